@@ -1,0 +1,100 @@
+//! Stable codes of API errors: every error that the REST and gRPC interfaces return has one.
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident, $text:literal, $status:literal;)*) => {
+        /// The stable code of an API error.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ApiCode {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl ApiCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The code as it stands in JSON.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The HTTP status that goes with it.
+            #[must_use]
+            pub const fn http_status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// Reads a code; one of a newer peer is `None`.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|c| c.as_str() == text)
+            }
+        }
+
+        impl std::fmt::Display for ApiCode {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not the JSON that the route takes, or a field has a fault.
+    InvalidRequest, "INVALID_REQUEST", 400;
+    /// No token, or one that is unknown or revoked.
+    Unauthenticated, "UNAUTHENTICATED", 401;
+    /// The token's scopes do not allow this.
+    Forbidden, "FORBIDDEN", 403;
+    /// No such object.
+    NotFound, "NOT_FOUND", 404;
+    /// The route does not take this method.
+    MethodNotAllowed, "METHOD_NOT_ALLOWED", 405;
+    /// The name is taken.
+    NameTaken, "NAME_TAKEN", 409;
+    /// The object changed since it was read.
+    Conflict, "CONFLICT", 409;
+    /// The object is in use by others, which the message names.
+    InUse, "IN_USE", 409;
+    /// The member must be connected for this (R-OPS-02).
+    RelayNotConnected, "RELAY_NOT_CONNECTED", 409;
+    /// The listen address is another link's on that consumer.
+    ListenTaken, "LISTEN_TAKEN", 409;
+    /// The body is larger than the route takes.
+    TooLarge, "TOO_LARGE", 413;
+    /// Too many requests from this address or token.
+    RateLimited, "RATE_LIMITED", 429;
+    /// Something of ours broke; the log has it.
+    Internal, "INTERNAL", 500;
+    /// The store refuses writes (disk full, say).
+    Unavailable, "UNAVAILABLE", 503;
+    /// The enrolment token was never issued.
+    TokenUnknown, "TOKEN_UNKNOWN", 403;
+    /// The enrolment token was used (R-ENR-02).
+    TokenUsed, "TOKEN_USED", 403;
+    /// The enrolment token has expired (R-ENR-02).
+    TokenExpired, "TOKEN_EXPIRED", 403;
+    /// The enrolment token was issued for another member.
+    TokenOtherMember, "TOKEN_OTHER_MEMBER", 403;
+    /// The token was used by another host (R-ENR-02).
+    TokenOtherHost, "TOKEN_OTHER_HOST", 403;
+    /// The host already holds a relay of this pool (R-ENR-04).
+    HostHasRelay, "HOST_HAS_RELAY", 409;
+    /// The two clocks differ by more than 60 s (R-POL-05).
+    ClockSkew, "CLOCK_SKEW", 409;
+    /// The certificate signing request is malformed or unsigned.
+    BadCsr, "BAD_CSR", 400;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip() {
+        for &code in ApiCode::ALL {
+            assert_eq!(ApiCode::parse(code.as_str()), Some(code));
+            assert!((400..600).contains(&code.http_status()));
+        }
+    }
+}
