@@ -1,0 +1,248 @@
+//! Files that are whole or not there: written aside, synced, renamed; read up to a bound.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Why a file could not be read or written. The environment failed, unless the variant says
+/// otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A system call failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`, `rename`, …
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is larger than its reader takes.
+    #[error("{} is larger than {max} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bound in bytes.
+        max: usize,
+    },
+    /// The file is not UTF-8.
+    #[error("{} is not UTF-8 text", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A secret that others may read.
+    #[error(
+        "{} has mode {mode:04o}: others than its owner may use it (run `chmod 600 {}`)",
+        path.display(),
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+impl FileError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Whether the file is not there.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Replaces `path` by a file of these bytes and permission bits. After a crash at any point the
+/// old or the new file is there, whole. Durable when it returns.
+///
+/// # Errors
+/// Names the step and the path; the old file is untouched.
+pub fn write_atomic(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileError> {
+    let folder = folder_of(path);
+    // Two writers of one file (two threads, say) must not share a temporary one.
+    let temp = folder.join(format!(
+        ".{}.{}.tmp",
+        path.file_name().unwrap_or_default().to_string_lossy(),
+        hex::encode(crate::rng::bytes::<8>())
+    ));
+    let written = write_new(&temp, mode, bytes)
+        .and_then(|()| fs::rename(&temp, path).map_err(|e| FileError::io("rename to", path, e)));
+    if let Err(error) = written {
+        // Best effort: the first error is the one to report.
+        let _ = fs::remove_file(&temp);
+        return Err(error);
+    }
+    sync_folder(folder)
+}
+
+fn write_new(temp: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(temp)
+        .map_err(|e| FileError::io("create", temp, e))?;
+    // The umask takes bits away from `mode`; a mode is meant as written.
+    file.set_permissions(fs::Permissions::from_mode(mode))
+        .and_then(|()| file.write_all(bytes))
+        .and_then(|()| file.sync_all())
+        .map_err(|e| FileError::io("write", temp, e))
+}
+
+/// Reads a whole file of at most `max` bytes.
+///
+/// # Errors
+/// The file is absent, unreadable or too large.
+pub fn read_bounded(path: &Path, max: usize) -> Result<Vec<u8>, FileError> {
+    let file = File::open(path).map_err(|e| FileError::io("open", path, e))?;
+    read_open(&file, path, max)
+}
+
+pub(crate) fn read_open(file: &File, path: &Path, max: usize) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    file.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|e| FileError::io("read", path, e))?;
+    if bytes.len() > max {
+        return Err(FileError::TooLarge {
+            path: path.to_owned(),
+            max,
+        });
+    }
+    Ok(bytes)
+}
+
+/// Reads a text file of at most `max` bytes.
+///
+/// # Errors
+/// As [`read_bounded`]; and the file is not UTF-8.
+pub fn read_text(path: &Path, max: usize) -> Result<String, FileError> {
+    String::from_utf8(read_bounded(path, max)?).map_err(|_| FileError::NotText {
+        path: path.to_owned(),
+    })
+}
+
+/// Reads a file that need not exist.
+///
+/// # Errors
+/// As [`read_bounded`], except that an absent file is `None`.
+pub fn read_optional(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
+    match read_bounded(path, max) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a folder and those above it; `mode` is set on a folder that this call makes.
+///
+/// # Errors
+/// Names the folder.
+pub fn make_folder(path: &Path, mode: u32) -> Result<(), FileError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|e| FileError::io("create folder", path, e))?;
+    sync_folder(folder_of(path))
+}
+
+/// Removes a file; an absent one is fine. Durable when it returns.
+///
+/// # Errors
+/// Names the file.
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_folder(folder_of(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(FileError::io("remove", path, error)),
+    }
+}
+
+/// Makes renames and removals inside `folder` durable.
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), FileError> {
+    File::open(folder)
+        .and_then(|f| f.sync_all())
+        .map_err(|e| FileError::io("sync folder", folder, e))
+}
+
+/// The folder that holds `path`.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn replaced_whole_with_the_mode_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        write_atomic(&path, 0o640, b"one").unwrap();
+        write_atomic(&path, 0o666, b"two").unwrap();
+        assert_eq!(read_text(&path, 3).unwrap(), "two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        assert_eq!(names(dir.path()), ["f"], "no temporary file stays");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("inside"), "x").unwrap();
+        let error = write_atomic(&path, 0o600, b"one").unwrap_err().to_string();
+        assert!(error.contains("rename") && error.contains("/f"), "{error}");
+        assert_eq!(names(dir.path()), ["f"]);
+    }
+
+    #[test]
+    fn reads_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, [0xff; 11]).unwrap();
+        assert!(matches!(
+            read_bounded(&path, 10),
+            Err(FileError::TooLarge { max: 10, .. })
+        ));
+        assert!(matches!(read_text(&path, 11), Err(FileError::NotText { .. })));
+        assert!(read_optional(&dir.path().join("none"), 1).unwrap().is_none());
+        assert!(read_bounded(&dir.path().join("none"), 1).unwrap_err().is_absent());
+        // A file without an end does not hang or exhaust memory.
+        assert!(matches!(
+            read_bounded(Path::new("/dev/zero"), 10),
+            Err(FileError::TooLarge { .. })
+        ));
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(names(dir.path()).is_empty());
+    }
+}
