@@ -1,0 +1,131 @@
+//! Identities in X.509 certificates. Chains and signatures are checked by TLS; this reads what a
+//! certificate says.
+
+use fairlead_model::identity::IdentityError;
+use fairlead_model::{Identity, TrustDomain, WallTime};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::str::FromStr;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// From when to when a certificate is valid, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// Its first second.
+    pub not_before: WallTime,
+    /// Its last second.
+    pub not_after: WallTime,
+}
+
+/// SHA-256 of a CA's public key (its SubjectPublicKeyInfo in DER): what an install command pins.
+/// Written `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CaPin([u8; 32]);
+
+/// Why a certificate names nobody.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// The bytes are no X.509 certificate, or others follow it.
+    #[error("not an X.509 certificate")]
+    Malformed,
+    /// A CA speaks for nobody.
+    #[error("a CA certificate where a member's is due")]
+    IsCa,
+    /// SPIFFE allows exactly one URI (X.509-SVID section 2).
+    #[error("{0} URIs among its subject alternative names, where there must be one")]
+    UriCount(usize),
+    /// The URI is no identity of this trust domain.
+    #[error("its URI names no identity of this installation")]
+    Identity(#[source] IdentityError),
+}
+
+/// Text that is not a CA pin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a CA pin: expected sha256: and 64 hexadecimal digits")]
+pub struct CaPinError;
+
+/// Who the leaf certificate `der` speaks for in `domain`, and how long.
+///
+/// # Errors
+/// It is malformed, a CA, names not exactly one URI, or another domain's.
+pub fn identity_of(der: &[u8], domain: &TrustDomain) -> Result<(Identity, Validity), CertificateError> {
+    let certificate = parse(der)?;
+    if certificate.is_ca() {
+        return Err(CertificateError::IsCa);
+    }
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|_| CertificateError::Malformed)?
+        .ok_or(CertificateError::UriCount(0))?;
+    let mut uris = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    });
+    let (first, more) = (uris.next(), uris.count());
+    let uri = first.ok_or(CertificateError::UriCount(0))?;
+    if more > 0 {
+        return Err(CertificateError::UriCount(more.saturating_add(1)));
+    }
+    let identity = Identity::from_spiffe(uri, domain).map_err(CertificateError::Identity)?;
+    Ok((identity, validity(&certificate)))
+}
+
+/// How long the certificate `der` is valid, whoever it names.
+///
+/// # Errors
+/// It is malformed.
+pub fn validity_of(der: &[u8]) -> Result<Validity, CertificateError> {
+    Ok(validity(&parse(der)?))
+}
+
+fn parse(der: &[u8]) -> Result<X509Certificate<'_>, CertificateError> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) | Err(_) => Err(CertificateError::Malformed),
+    }
+}
+
+fn validity(certificate: &X509Certificate<'_>) -> Validity {
+    let milliseconds = |seconds: i64| WallTime(seconds.saturating_mul(1000));
+    Validity {
+        not_before: milliseconds(certificate.validity().not_before.timestamp()),
+        not_after: milliseconds(certificate.validity().not_after.timestamp()),
+    }
+}
+
+impl CaPin {
+    /// The pin of the CA certificate `der`.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub fn of_certificate(der: &[u8]) -> Result<Self, CertificateError> {
+        Ok(Self(Sha256::digest(parse(der)?.public_key().raw).into()))
+    }
+}
+
+impl fmt::Display for CaPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for CaPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CaPin({self})")
+    }
+}
+
+impl FromStr for CaPin {
+    type Err = CaPinError;
+    fn from_str(text: &str) -> Result<Self, CaPinError> {
+        let digits = text.strip_prefix("sha256:").ok_or(CaPinError)?;
+        let mut pin = [0; 32];
+        hex::decode_to_slice(digits, &mut pin).map_err(|_| CaPinError)?;
+        Ok(Self(pin))
+    }
+}
+
+#[cfg(test)]
+mod tests;
