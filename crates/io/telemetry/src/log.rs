@@ -1,0 +1,165 @@
+//! Log output of a daemon: to standard error, as text or JSON lines.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+/// How a log line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, for collectors.
+    Json,
+}
+
+/// Text that is not a log format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a log format: expected text or json")]
+pub struct LogFormatError(String);
+
+impl FromStr for LogFormat {
+    type Err = LogFormatError;
+    fn from_str(text: &str) -> Result<Self, LogFormatError> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(LogFormatError(text.chars().take(40).collect())),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The filter is malformed.
+    #[error("`{filter}` is not a log filter (write a level such as info, or crate=level, with commas)")]
+    Filter {
+        /// The text.
+        filter: String,
+        /// The reason.
+        #[source]
+        source: ParseError,
+    },
+    /// A subscriber is set already.
+    #[error("logging is set up already")]
+    Twice,
+}
+
+/// What is logged where no filter is given.
+const DEFAULT_FILTER: &str = "info";
+
+/// Sets up logging for the process, once. `filter` is in `tracing`'s syntax: `info`,
+/// `fairlead_worker=debug,info`.
+///
+/// # Errors
+/// The filter is malformed, or logging is set up already.
+pub fn init(format: LogFormat, filter: Option<&str>) -> Result<(), InitError> {
+    let text = filter
+        .map(str::trim)
+        .filter(|f| !f.is_empty())
+        .unwrap_or(DEFAULT_FILTER);
+    let filter = EnvFilter::builder()
+        .parse(text)
+        .map_err(|source| InitError::Filter {
+            filter: text.chars().take(128).collect(),
+            source,
+        })?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    }
+    .map_err(|_| InitError::Twice)
+}
+
+/// Lets one log line through per period, and counts those it holds back: for conditions that a
+/// peer can repeat at will.
+#[derive(Debug)]
+pub struct RateLimitedLog {
+    every: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: Option<Instant>,
+    held_back: u64,
+}
+
+impl RateLimitedLog {
+    /// At most one line every `every`.
+    #[must_use]
+    pub fn new(every: Duration) -> Self {
+        Self {
+            every,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether to log at `now`: with how many lines were held back since the last one.
+    #[must_use]
+    pub fn allow(&self, now: Instant) -> Option<u64> {
+        let mut state = self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if state
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) < self.every)
+        {
+            state.held_back = state.held_back.saturating_add(1);
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.held_back))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_period_with_the_count_held_back() {
+        let log = RateLimitedLog::new(Duration::from_secs(10));
+        let start = Instant::now();
+        assert_eq!(log.allow(start), Some(0));
+        for s in 1..10 {
+            assert_eq!(log.allow(start + Duration::from_secs(s)), None);
+        }
+        assert_eq!(log.allow(start + Duration::from_secs(10)), Some(9));
+        assert_eq!(log.allow(start + Duration::from_secs(11)), None);
+    }
+
+    #[test]
+    fn a_bad_filter_names_itself() {
+        let error = init(LogFormat::Text, Some("=nonsense=/")).unwrap_err();
+        assert!(
+            matches!(&error, InitError::Filter { .. }) && error.to_string().contains("nonsense"),
+            "{error}"
+        );
+        assert!(
+            "xml"
+                .parse::<LogFormat>()
+                .unwrap_err()
+                .to_string()
+                .contains("text or json")
+        );
+    }
+}

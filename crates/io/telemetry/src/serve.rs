@@ -1,0 +1,288 @@
+//! `/metrics` and `/healthz` of a process, over plain HTTP on an address that the admin chose.
+
+use crate::Metrics;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Whether a process can do its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It can.
+    Ready,
+    /// It cannot, for this reason.
+    NotReady(String),
+}
+
+/// Asked at each `/healthz`; must not block.
+pub type HealthFn = Arc<dyn Fn() -> Health + Send + Sync>;
+
+/// Why the address could not be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for metrics")]
+pub struct ServeError {
+    address: SocketAddr,
+    #[source]
+    source: io::Error,
+}
+
+/// A running metrics endpoint; dropping it ends it.
+#[derive(Debug)]
+pub struct Served {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+/// Scrapers of one process: Prometheus, its spare, a person. More wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 16;
+/// A scraper sends its request at once.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection's whole life: many scrapes at the usual 15 s are not kept on one connection that
+/// a stalled reader could hold for ever.
+const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(300);
+/// Pause after a failed accept (descriptors used up), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The exposition format's media type.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves `/metrics` and `/healthz` on `address` until `cancel`. Port 0 picks a free one.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    metrics: Metrics,
+    health: HealthFn,
+    cancel: CancellationToken,
+) -> Result<Served, ServeError> {
+    let fail = |source| ServeError { address, source };
+    let listener = TcpListener::bind(address).await.map_err(fail)?;
+    let address = listener.local_addr().map_err(fail)?;
+    let pages = Pages { metrics, health };
+    let task = tokio::spawn(accept(listener, pages, cancel));
+    Ok(Served { address, task })
+}
+
+impl Served {
+    /// The address that is served.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of the metrics.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+
+    /// Waits until the endpoint has ended after its token was cancelled. Cancel-safe.
+    pub async fn join(mut self) {
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!(%error, "the metrics endpoint failed");
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Clone)]
+struct Pages {
+    metrics: Metrics,
+    health: HealthFn,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+async fn accept(listener: TcpListener, pages: Pages, cancel: CancellationToken) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        // A slot first: connections above the bound stay in the kernel's queue.
+        let slot = tokio::select! {
+            () = cancel.cancelled() => break,
+            slot = Arc::clone(&slots).acquire_owned() => slot,
+        };
+        let Ok(slot) = slot else { break };
+        let accepted = tokio::select! {
+            () = cancel.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let pages = pages.clone();
+                connections.spawn(async move {
+                    let _slot = slot;
+                    connection(stream, pages).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a metrics connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    // Dropping the set ends the connections that are left: a scrape is worth no wait.
+}
+
+async fn connection(stream: TcpStream, pages: Pages) {
+    let service = service_fn(move |request| {
+        let response = pages.answer(&request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_LIFE_MAX, serving).await {
+        Ok(Ok(())) | Err(_) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a metrics connection ended early"),
+    }
+}
+
+impl Pages {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "text/plain",
+                "only GET\n".to_owned(),
+            );
+        }
+        match request.uri().path() {
+            "/metrics" => text(StatusCode::OK, METRICS_TYPE, self.metrics.encode()),
+            "/healthz" => match (self.health)() {
+                Health::Ready => text(StatusCode::OK, "text/plain", "ready\n".to_owned()),
+                Health::NotReady(reason) => text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "text/plain",
+                    format!("not ready: {reason}\n"),
+                ),
+            },
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "text/plain",
+                "only /metrics and /healthz\n".to_owned(),
+            ),
+        }
+    }
+}
+
+fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn metrics_health_and_a_clean_end() {
+        let ready = Arc::new(AtomicBool::new(false));
+        let health: HealthFn = {
+            let ready = Arc::clone(&ready);
+            Arc::new(move || {
+                if ready.load(Ordering::Relaxed) {
+                    Health::Ready
+                } else {
+                    Health::NotReady("no policy".to_owned())
+                }
+            })
+        };
+        let cancel = CancellationToken::new();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let served = serve(local, Metrics::new("worker"), health, cancel.clone())
+            .await
+            .unwrap();
+        let address = served.address();
+        assert!(get(address, "/metrics").await.contains("fairlead_build_info"));
+        let not_ready = get(address, "/healthz").await;
+        assert!(
+            not_ready.starts_with("HTTP/1.1 503") && not_ready.contains("no policy"),
+            "{not_ready}"
+        );
+        ready.store(true, Ordering::Relaxed);
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
+        assert!(
+            serve(
+                address,
+                Metrics::new("x"),
+                Arc::new(|| Health::Ready),
+                CancellationToken::new()
+            )
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains(&address.to_string())
+        );
+        cancel.cancel();
+        served.join().await;
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// Connections above the bound wait; they are served when a slot is free.
+    #[tokio::test]
+    async fn connections_are_bounded() {
+        let cancel = CancellationToken::new();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let served = serve(local, Metrics::new("worker"), Arc::new(|| Health::Ready), cancel)
+            .await
+            .unwrap();
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(served.address()).await.unwrap();
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+                .await
+                .unwrap();
+            let mut byte = [0];
+            stream.read_exact(&mut byte).await.unwrap();
+            idle.push(stream);
+        }
+        let one_more = tokio::spawn(get(served.address(), "/healthz"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!one_more.is_finished());
+        idle.pop();
+        assert!(one_more.await.unwrap().starts_with("HTTP/1.1 200"));
+    }
+}
