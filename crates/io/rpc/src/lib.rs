@@ -18,3 +18,11 @@ pub mod pb {
 /// The TLS server name that selects the gRPC face of the control plane's port, where client
 /// certificates are required. Never resolved: dialled addresses come from settings.
 pub const GRPC_SERVER_NAME: &str = "grpc.fairlead.internal";
+
+pub mod channel;
+pub mod field;
+pub mod session;
+pub mod signed;
+
+pub use field::{DecodeError, Fault};
+pub use session::{ProbeRequest, TrustBundle};
