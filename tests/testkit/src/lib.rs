@@ -1,1 +1,32 @@
-//! Placeholder.
+//! The fault kit: everything that end-to-end tests and benchmarks need to run the real binary, to
+//! hurt it and to measure what it did.
+//!
+//! - [`Pool`] starts `fairlead up` and drives it through `pool.json`, the REST interface and the CLI;
+//! - [`process`] kills, stops, limits and reads processes; [`memory`] searches their memory;
+//! - [`verified`] makes and checks byte streams of which every offset is known;
+//! - [`Target`] is a server that answers, half-closes, resets, sleeps or never accepts;
+//! - [`Postgres`] is a PostgreSQL server of its own, for one test;
+//! - [`Host`] is a host in a network namespace of its own, [`Wire`] joins two of them with delay,
+//!   jitter, loss, rate and cuts.
+//!
+//! Cleaning up never depends on a destructor: what outlives a thread (processes, folders) is held by
+//! a [`Warden`], which acts when the test's process is gone, however it went; namespaces end with
+//! the process that holds them, which ends when its standard input closes.
+
+pub mod binary;
+pub mod memory;
+pub mod metrics;
+pub mod net;
+pub mod pool;
+pub mod postgres;
+pub mod process;
+pub mod target;
+pub mod verified;
+pub mod wait;
+pub mod warden;
+
+pub use net::{Host, Weather, Wire};
+pub use pool::{Answer, Pool, PoolBuilder, PoolFile, Rest, Role};
+pub use postgres::Postgres;
+pub use target::Target;
+pub use warden::Warden;

@@ -1,0 +1,86 @@
+//! Metrics of a daemon in Prometheus' text form.
+
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// A scrape that takes longer is a fault of its own.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(5);
+
+/// One scrape.
+#[derive(Debug, Clone)]
+pub struct Scrape {
+    text: String,
+}
+
+impl Scrape {
+    /// Reads `http://HOST:PORT/PATH`.
+    ///
+    /// # Errors
+    /// When nobody answers in time, or not with 200.
+    pub async fn of(url: &str) -> Result<Self> {
+        tokio::time::timeout(SCRAPE_LIMIT, Self::fetch(url))
+            .await
+            .with_context(|| format!("{url}: no answer"))?
+    }
+
+    async fn fetch(url: &str) -> Result<Self> {
+        let rest = url
+            .strip_prefix("http://")
+            .with_context(|| format!("`{url}` is no http URL"))?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let mut stream = TcpStream::connect(host)
+            .await
+            .with_context(|| format!("connect {host}"))?;
+        let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
+        if !head.starts_with("HTTP/1.1 200") {
+            bail!("{url}: {}", head.lines().next().unwrap_or_default());
+        }
+        Ok(Self {
+            text: body.to_owned(),
+        })
+    }
+
+    /// The sum of all samples of `name` that carry all of `labels`; `None` when there is none.
+    #[must_use]
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let wanted: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+        let mut sum = None;
+        for line in self.text.lines().filter(|l| !l.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let series_name = series.split('{').next().unwrap_or_default();
+            if series_name == name && wanted.iter().all(|w| series.contains(w.as_str())) {
+                sum = Some(sum.unwrap_or(0.0) + value.parse::<f64>().unwrap_or(f64::NAN));
+            }
+        }
+        sum
+    }
+
+    /// The text as it came.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_summed_over_the_labels_not_asked_for() {
+        let scrape = Scrape {
+            text: "# HELP x y\nx{a=\"1\",b=\"2\"} 3\nx{a=\"1\"} 4\nx{a=\"2\"} 5\nxy 9\n".into(),
+        };
+        assert_eq!(scrape.sum("x", &[("a", "1")]), Some(7.0));
+        assert_eq!(scrape.sum("x", &[]), Some(12.0));
+        assert_eq!(scrape.sum("x", &[("a", "3")]), None);
+    }
+}
