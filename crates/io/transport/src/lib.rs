@@ -1,1 +1,30 @@
-//! Placeholder.
+//! Carriers between daemons and relays: who is at the other end, and bytes to and from it.
+//!
+//! A [`Carrier`] is one authenticated QUIC connection; each of its bidirectional streams is a
+//! [`Leg`]. [`Dialler`] makes carriers from the daemon's side, [`Listener`] takes them at a relay.
+//! [`tls::MemberTls`] holds a member's certificate and roots, follows renewals, and accepts a peer
+//! only by the exact identity in its certificate. [`pair`] runs the association's TLS between two
+//! daemons over a leg that a relay carries. [`probe()`] tries a relay from outside.
+//!
+//! This crate moves bytes and checks identities; it decides nothing about who may reach what.
+
+mod carrier;
+pub mod config;
+mod dial;
+mod leg;
+mod listen;
+pub mod pair;
+mod probe;
+pub mod tls;
+
+pub use carrier::{Carrier, CarrierEnd, CarrierStats};
+pub use config::{CarrierConfig, ResetKey};
+pub use dial::{AttemptError, DialError, Dialler};
+pub use leg::{FrameReadError, FrameWriteError, Leg, LegCode, LegError, LegRecv, LegSend, Written};
+pub use listen::{AcceptError, Arriving, BindError, Listener, ListenerConfig, ListenerStats};
+pub use pair::{Accepted, PairError, PairHello, PairSecret, Paired};
+pub use probe::{ProbeError, ProbeReport, probe};
+pub use tls::{MemberTls, TlsError, TlsMaterial};
+
+#[cfg(test)]
+mod tests;

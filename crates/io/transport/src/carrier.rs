@@ -1,0 +1,159 @@
+//! One authenticated connection between a daemon and a relay.
+
+use crate::leg::{Leg, LegCode};
+use fairlead_model::{Identity, RefusalCode};
+use quinn::{ConnectionError, VarInt};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// One authenticated QUIC connection. Clones are handles of the same connection; it closes when
+/// the last handle and leg are dropped, or by [`close`](Self::close).
+///
+/// The dialler's first stream is the control stream of the hop session; all others, of either
+/// side, are legs.
+#[derive(Debug, Clone)]
+pub struct Carrier {
+    connection: quinn::Connection,
+    peer: Identity,
+}
+
+/// How a carrier ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CarrierEnd {
+    /// This end closed it.
+    #[error("this end closed the connection")]
+    Local,
+    /// The peer closed it.
+    #[error("the peer closed the connection: {0}")]
+    Peer(LegCode),
+    /// The peer was restarted and knows nothing of it.
+    #[error("the peer was restarted")]
+    Restarted,
+    /// Nothing was heard from the peer for the idle timeout.
+    #[error("the peer did not answer in time")]
+    Silent,
+    /// The peer ended the handshake; its TLS alert in words.
+    #[error("the peer refused the handshake: {0}")]
+    Handshake(String),
+    /// One of the ends broke QUIC, or this end refused the peer's certificate.
+    #[error("the connection failed: {0}")]
+    Failed(String),
+}
+
+/// Numbers about a carrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CarrierStats {
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// UDP payload bytes sent.
+    pub sent_bytes: u64,
+    /// UDP payload bytes received.
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets taken for lost.
+    pub lost_packets: u64,
+    /// Greatest UDP payload in use.
+    pub mtu_bytes: u16,
+}
+
+impl Carrier {
+    pub(crate) const fn new(connection: quinn::Connection, peer: Identity) -> Self {
+        Self { connection, peer }
+    }
+
+    /// Who proved to be at the other end.
+    #[must_use]
+    pub const fn peer(&self) -> Identity {
+        self.peer
+    }
+
+    /// Where the peer is.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
+    /// A number that tells this carrier from others of this process.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.connection.stable_id()
+    }
+
+    /// Opens a leg. The peer learns of it with the first byte. Waits while the peer's limit of legs
+    /// is reached. Cancel-safe.
+    ///
+    /// # Errors
+    /// The carrier ended.
+    pub async fn open_leg(&self) -> Result<Leg, CarrierEnd> {
+        let (send, recv) = self.connection.open_bi().await?;
+        Ok(Leg::new(send, recv))
+    }
+
+    /// Takes the next leg that the peer opened. Cancel-safe.
+    ///
+    /// # Errors
+    /// The carrier ended.
+    pub async fn accept_leg(&self) -> Result<Leg, CarrierEnd> {
+        let (send, recv) = self.connection.accept_bi().await?;
+        Ok(Leg::new(send, recv))
+    }
+
+    /// The smoothed round-trip time.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
+
+    /// Numbers about the carrier.
+    #[must_use]
+    pub fn stats(&self) -> CarrierStats {
+        let stats = self.connection.stats();
+        CarrierStats {
+            rtt: stats.path.rtt,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+            sent_packets: stats.path.sent_packets,
+            lost_packets: stats.path.lost_packets,
+            mtu_bytes: stats.path.current_mtu,
+        }
+    }
+
+    /// Changes how many legs the peer may have open at once.
+    pub fn set_legs_max(&self, legs_max: u32) {
+        self.connection
+            .set_max_concurrent_bi_streams(VarInt::from_u32(legs_max.saturating_add(1)));
+    }
+
+    /// Ends the carrier and all its legs at once.
+    pub fn close(&self, code: RefusalCode) {
+        self.connection
+            .close(VarInt::from_u32(code.number().into()), code.as_str().as_bytes());
+    }
+
+    /// Waits for the end. Cancel-safe.
+    pub async fn closed(&self) -> CarrierEnd {
+        self.connection.closed().await.into()
+    }
+
+    /// How the carrier ended, if it has.
+    #[must_use]
+    pub fn end(&self) -> Option<CarrierEnd> {
+        self.connection.close_reason().map(CarrierEnd::from)
+    }
+}
+
+impl From<ConnectionError> for CarrierEnd {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::LocallyClosed => Self::Local,
+            ConnectionError::ApplicationClosed(close) => Self::Peer(LegCode(close.error_code.into_inner())),
+            ConnectionError::Reset => Self::Restarted,
+            ConnectionError::TimedOut => Self::Silent,
+            ConnectionError::ConnectionClosed(close) => Self::Handshake(close.to_string()),
+            error @ (ConnectionError::VersionMismatch
+            | ConnectionError::TransportError(_)
+            | ConnectionError::CidsExhausted) => Self::Failed(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! How a carrier behaves: windows, timers, packet sizes.
+
+use aws_lc_rs::hmac;
+use quinn::congestion::CubicConfig;
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Settings of one end of a carrier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CarrierConfig {
+    /// Bytes that the peer may send on one leg before this end's user has read them: the bound of
+    /// what one direction of a tunnel costs this process. Default 256 KiB (DESIGN section 5); more
+    /// allows more throughput on long paths and costs more memory and more queueing delay.
+    pub leg_window_bytes: u32,
+    /// Legs that the peer may have open at once. Default 8,192: every leg of a node that holds
+    /// 2,000 idle tunnels, with room for those of its other links.
+    pub legs_max: u32,
+    /// Silence that ends the carrier. Default 10 s: quick enough that a vanished relay is given up
+    /// within the time that people wait, long enough for a stalled process.
+    pub idle_timeout: Duration,
+    /// How often a quiet end sends something. Default 1 s: a restarted relay answers the first
+    /// such packet with a stateless reset, so that its nodes come back within about a second.
+    pub keep_alive: Duration,
+}
+
+impl Default for CarrierConfig {
+    fn default() -> Self {
+        Self {
+            leg_window_bytes: 256 * 1024,
+            legs_max: 8_192,
+            idle_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Bytes kept for retransmission over all legs of a carrier; new writes wait above it. Legs take
+/// turns, so a large value costs memory, not fairness: 64 legs with a full window each.
+const SEND_WINDOW_BYTES: u64 = 16 * 1024 * 1024;
+/// Greatest UDP payload that this end takes and looks for. quinn puts 10 datagrams into one system
+/// call, whose payload is at most 65,507 bytes (IPv4): above 6,550 the kernel would refuse the
+/// batch. Networks with an MTU of 1,500 are found to be so and stay at 1,452.
+const DATAGRAM_LEN_MAX: u16 = 6_500;
+const _: () = assert!(DATAGRAM_LEN_MAX as u32 * 10 <= 65_507);
+/// Socket buffers: two full bursts of many legs. The kernel cuts it down to its own limit
+/// (`net.core.rmem_max`).
+const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+/// Least time between two stateless resets. quinn's 20 ms would take 2 s to tell 100 nodes that
+/// their relay restarted.
+const RESET_INTERVAL: Duration = Duration::from_micros(200);
+/// First guess of a round trip, before there is a sample: private networks. It sets how soon an
+/// unanswered first packet is sent again.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+impl CarrierConfig {
+    pub(crate) fn quic(&self) -> TransportConfig {
+        let mut config = TransportConfig::default();
+        let mut mtu = MtuDiscoveryConfig::default();
+        mtu.upper_bound(DATAGRAM_LEN_MAX);
+        config
+            .max_concurrent_bidi_streams(VarInt::from_u32(self.legs_max.saturating_add(1)))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
+            .datagram_receive_buffer_size(None)
+            .stream_receive_window(VarInt::from_u32(self.leg_window_bytes))
+            // Never shared between legs: a stalled leg holds its own window and no other's.
+            .receive_window(VarInt::MAX)
+            .send_window(SEND_WINDOW_BYTES)
+            .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
+            .keep_alive_interval(Some(self.keep_alive))
+            .initial_rtt(INITIAL_RTT)
+            .mtu_discovery_config(Some(mtu))
+            .congestion_controller_factory(Arc::new(CubicConfig::default()));
+        config
+    }
+}
+
+/// The secret from which a relay's stateless-reset tokens and connection ids are made. With the
+/// same key, a restarted worker recognises packets of connections it has lost and says so at once.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct ResetKey([u8; Self::LEN]);
+
+impl fmt::Debug for ResetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResetKey(…)")
+    }
+}
+
+impl ResetKey {
+    /// Bytes of a key.
+    pub const LEN: usize = 32;
+
+    /// The key of these random bytes, which the caller keeps secret and persists.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Endpoint settings that follow from the key.
+    pub(crate) fn endpoint(&self) -> EndpointConfig {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        // Without this, packets of lost connections fail the id's own check and get no reset.
+        let mut id_key = [0; 8];
+        let tag = hmac::sign(&key, b"fairlead connection ids");
+        for (to, from) in id_key.iter_mut().zip(tag.as_ref()) {
+            *to = *from;
+        }
+        let id_key = u64::from_be_bytes(id_key);
+        let mut config = EndpointConfig::new(Arc::new(key));
+        config
+            .min_reset_interval(RESET_INTERVAL)
+            .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
+        accept_large(&mut config);
+        config
+    }
+}
+
+/// Endpoint settings of a dialler: its connections die with it.
+pub(crate) fn dialler_endpoint() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    accept_large(&mut config);
+    config
+}
+
+fn accept_large(config: &mut EndpointConfig) {
+    // In range by the constant above; the default stays otherwise.
+    let _ = config.max_udp_payload_size(DATAGRAM_LEN_MAX);
+}
+
+/// A UDP socket with room for bursts. An IPv6 wildcard takes IPv4 as well.
+pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if let SocketAddr::V6(v6) = address {
+        socket.set_only_v6(!v6.ip().is_unspecified())?;
+    }
+    // Best effort: a small buffer costs retransmissions, not correctness.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}

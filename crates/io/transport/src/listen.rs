@@ -1,0 +1,339 @@
+//! A relay's QUIC listener, and what it does to strangers.
+//!
+//! Until a peer has proved its address, it costs nothing lasting: when handshakes pile up, or one
+//! address has several, a QUIC Retry is demanded first. Handshakes are bounded in number, per
+//! address and in time (F-10).
+
+use crate::carrier::{Carrier, CarrierEnd};
+use crate::config::{CarrierConfig, ResetKey, bind_udp};
+use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
+use fairlead_model::RefusalCode;
+use fairlead_trust::certificate::CertificateError;
+use quinn::crypto::rustls::QuicServerConfig;
+use rustls_pki_types::CertificateDer;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time that a handshake may take (DESIGN section 5).
+pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
+const RETRY_FROM: usize = 64;
+/// From this many handshakes of one address on, likewise: otherwise packets with a forged source
+/// would use up an honest node's share.
+const RETRY_FROM_ADDRESS: usize = 4;
+/// Most first packets that wait for [`Listener::accept`].
+const INCOMING_MAX: usize = 1_024;
+/// Most bytes kept of one handshake, and of all, until it is taken: a ClientHello with
+/// X25519MLKEM768 is two packets.
+const INCOMING_BYTES: u64 = 16 * 1024;
+const INCOMING_BYTES_TOTAL: u64 = 8 * 1024 * 1024;
+
+/// Settings of a listener.
+#[derive(Debug)]
+pub struct ListenerConfig {
+    /// Where to listen. `[::]` takes IPv4 as well.
+    pub address: SocketAddr,
+    /// Persisted by the caller, so that lost connections are recognised after a restart.
+    pub reset_key: ResetKey,
+    /// How its carriers behave.
+    pub carrier: CarrierConfig,
+    /// Most handshakes at once. Default 2,048: with Retry before it, only peers that really
+    /// answer count, at about 20 KiB each.
+    pub handshakes_max: usize,
+    /// Most handshakes at once from one IPv4 address or IPv6 /64. Default 64: a site behind one
+    /// address whose nodes all come back at the same moment.
+    pub handshakes_per_address_max: usize,
+}
+
+impl ListenerConfig {
+    /// A listener with default bounds.
+    #[must_use]
+    pub fn new(address: SocketAddr, reset_key: ResetKey) -> Self {
+        Self {
+            address,
+            reset_key,
+            carrier: CarrierConfig::default(),
+            handshakes_max: 2_048,
+            handshakes_per_address_max: 64,
+        }
+    }
+}
+
+/// Why a listener cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address is taken or not of this host.
+    #[error("cannot listen on {address}/udp")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The TLS settings do not fit QUIC.
+    #[error("cannot set up TLS")]
+    Tls(#[source] TlsError),
+    /// rustls's settings lack what QUIC needs.
+    #[error("cannot set up QUIC")]
+    Quic(#[source] quinn::crypto::rustls::NoInitialCipherSuite),
+}
+
+/// Why a handshake came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    /// It took longer than the deadline.
+    #[error("no complete handshake within {} s", HANDSHAKE_DEADLINE.as_secs())]
+    Deadline,
+    /// It failed.
+    #[error("the handshake failed")]
+    Failed(#[source] CarrierEnd),
+    /// The certificate names nobody, although it was verified.
+    #[error("the peer's certificate cannot be read")]
+    Certificate(#[source] CertificateError),
+    /// No certificate came with it.
+    #[error("the peer has no certificate")]
+    NoCertificate,
+}
+
+/// What a listener has done to peers, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ListenerStats {
+    /// Handshakes in progress.
+    pub pending: usize,
+    /// Peers told to prove their address first.
+    pub retried: u64,
+    /// Peers turned away by a bound.
+    pub refused: u64,
+}
+
+/// A relay's listener. Take arrivals with [`accept`](Self::accept) and finish each in a task of
+/// its own.
+#[derive(Debug)]
+pub struct Listener {
+    endpoint: quinn::Endpoint,
+    tls: Arc<MemberTls>,
+    gate: Arc<Gate>,
+}
+
+/// A peer that has begun a handshake and passed the bounds.
+#[derive(Debug)]
+pub struct Arriving {
+    incoming: quinn::Incoming,
+    tls: Arc<MemberTls>,
+    place: Place,
+}
+
+impl Listener {
+    /// Opens the port. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The port cannot be had, or TLS cannot be set up.
+    pub fn bind(config: ListenerConfig, tls: Arc<MemberTls>) -> Result<Self, BindError> {
+        let rustls = tls
+            .server_config(Peer::AnyMember, fairlead_hop::ALPN)
+            .map_err(BindError::Tls)?;
+        let crypto = QuicServerConfig::try_from(rustls).map_err(BindError::Quic)?;
+        let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        server
+            .transport_config(Arc::new(config.carrier.quic()))
+            .max_incoming(INCOMING_MAX)
+            .incoming_buffer_size(INCOMING_BYTES)
+            .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+        let bind = |source| BindError::Bind {
+            address: config.address,
+            source,
+        };
+        let socket = bind_udp(config.address).map_err(bind)?;
+        let endpoint = quinn::Endpoint::new(
+            config.reset_key.endpoint(),
+            Some(server),
+            socket,
+            Arc::new(quinn::TokioRuntime),
+        )
+        .map_err(bind)?;
+        Ok(Self {
+            endpoint,
+            tls,
+            gate: Arc::new(Gate {
+                handshakes_max: config.handshakes_max,
+                per_address_max: AtomicUsize::new(config.handshakes_per_address_max),
+                counts: Mutex::default(),
+                retried: AtomicU64::new(0),
+                refused: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// The address that it listens on.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.endpoint.local_addr()
+    }
+
+    /// The next peer that passes the bounds; `None` once the listener is closed. Cancel-safe.
+    pub async fn accept(&self) -> Option<Arriving> {
+        loop {
+            let incoming = self.endpoint.accept().await?;
+            let validated = incoming.remote_address_validated();
+            match self.gate.admit(incoming.remote_address().ip(), validated) {
+                Admit::Place(place) => {
+                    return Some(Arriving {
+                        incoming,
+                        tls: Arc::clone(&self.tls),
+                        place,
+                    });
+                }
+                Admit::Retry => {
+                    self.gate.retried.fetch_add(1, Ordering::Relaxed);
+                    // Only fails for a peer that has proved its address, which is not asked again.
+                    let _ = incoming.retry();
+                }
+                Admit::Refuse => {
+                    self.gate.refused.fetch_add(1, Ordering::Relaxed);
+                    incoming.refuse();
+                }
+            }
+        }
+    }
+
+    /// Changes the bound per address (policy has a setting for it).
+    pub fn set_handshakes_per_address_max(&self, max: usize) {
+        self.gate.per_address_max.store(max, Ordering::Relaxed);
+    }
+
+    /// What it has done to peers.
+    #[must_use]
+    pub fn stats(&self) -> ListenerStats {
+        ListenerStats {
+            pending: self.gate.lock().total,
+            retried: self.gate.retried.load(Ordering::Relaxed),
+            refused: self.gate.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes no more peers and closes every carrier with `code`.
+    pub fn close(&self, code: RefusalCode) {
+        self.endpoint
+            .close(u32::from(code.number()).into(), code.as_str().as_bytes());
+    }
+
+    /// Waits until the peers have been told of the close, for `at_most`.
+    pub async fn drained(&self, at_most: Duration) {
+        let _ = tokio::time::timeout(at_most, self.endpoint.wait_idle()).await;
+    }
+}
+
+impl Arriving {
+    /// Where the peer is.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    /// Completes the handshake, within 10 s.
+    ///
+    /// # Errors
+    /// The peer was too slow, or is nobody of this installation.
+    pub async fn finish(self) -> Result<Carrier, AcceptError> {
+        let connecting = self
+            .incoming
+            .accept()
+            .map_err(|error| AcceptError::Failed(error.into()))?;
+        let connection = tokio::time::timeout(HANDSHAKE_DEADLINE, connecting)
+            .await
+            .map_err(|_| AcceptError::Deadline)?
+            .map_err(|error| AcceptError::Failed(error.into()))?;
+        drop(self.place);
+        let chain = connection
+            .peer_identity()
+            .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
+            .ok_or(AcceptError::NoCertificate)?;
+        let (peer, _) = identity_of_chain(&chain, self.tls.domain()).map_err(AcceptError::Certificate)?;
+        Ok(Carrier::new(connection, peer))
+    }
+}
+
+/// Counts handshakes in progress.
+#[derive(Debug)]
+struct Gate {
+    handshakes_max: usize,
+    per_address_max: AtomicUsize,
+    counts: Mutex<Counts>,
+    retried: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// At most `handshakes_max` entries.
+#[derive(Debug, Default)]
+struct Counts {
+    total: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+enum Admit {
+    Place(Place),
+    Retry,
+    Refuse,
+}
+
+/// One handshake's place; free again when dropped.
+#[derive(Debug)]
+struct Place {
+    gate: Arc<Gate>,
+    address: IpAddr,
+}
+
+impl Gate {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(self: &Arc<Self>, from: IpAddr, validated: bool) -> Admit {
+        let address = accountable(from);
+        let mut counts = self.lock();
+        let of_address = counts.by_address.get(&address).copied().unwrap_or(0);
+        if !validated && (counts.total >= RETRY_FROM || of_address >= RETRY_FROM_ADDRESS) {
+            return Admit::Retry;
+        }
+        if counts.total >= self.handshakes_max || of_address >= self.per_address_max.load(Ordering::Relaxed) {
+            return Admit::Refuse;
+        }
+        counts.total += 1;
+        *counts.by_address.entry(address).or_insert(0) += 1;
+        Admit::Place(Place {
+            gate: Arc::clone(self),
+            address,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.gate.lock();
+        counts.total = counts.total.saturating_sub(1);
+        if let Some(count) = counts.by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Whom an address stands for: an IPv4 host, or the /64 that one IPv6 site gets.
+fn accountable(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => IpAddr::V4(v4),
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
