@@ -1,1 +1,3 @@
-//! Placeholder.
+//! REST over the control plane.
+
+pub mod json;
