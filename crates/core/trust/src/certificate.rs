@@ -52,6 +52,31 @@ pub struct CaPinError;
 /// It is malformed, a CA, names not exactly one URI, or another domain's.
 pub fn identity_of(der: &[u8], domain: &TrustDomain) -> Result<(Identity, Validity), CertificateError> {
     let certificate = parse(der)?;
+    let identity =
+        Identity::from_spiffe(leaf_uri(&certificate)?, domain).map_err(CertificateError::Identity)?;
+    Ok((identity, validity(&certificate)))
+}
+
+/// The trust domain of the control plane's leaf certificate `der`, for an enrolling host that does
+/// not know it yet: the chain must have been held against the pinned CA.
+///
+/// # Errors
+/// As [`identity_of`], or it is a member's.
+pub fn control_domain_of(der: &[u8]) -> Result<(TrustDomain, Validity), CertificateError> {
+    let certificate = parse(der)?;
+    let uri = leaf_uri(&certificate)?;
+    let form = || CertificateError::Identity(IdentityError::Form(uri.chars().take(160).collect()));
+    let domain: TrustDomain = uri
+        .strip_prefix("spiffe://")
+        .and_then(|rest| rest.strip_suffix("/control"))
+        .ok_or_else(form)?
+        .parse()
+        .map_err(CertificateError::Identity)?;
+    Ok((domain, validity(&certificate)))
+}
+
+/// The one URI of a leaf.
+fn leaf_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, CertificateError> {
     if certificate.is_ca() {
         return Err(CertificateError::IsCa);
     }
@@ -68,8 +93,7 @@ pub fn identity_of(der: &[u8], domain: &TrustDomain) -> Result<(Identity, Validi
     if more > 0 {
         return Err(CertificateError::UriCount(more.saturating_add(1)));
     }
-    let identity = Identity::from_spiffe(uri, domain).map_err(CertificateError::Identity)?;
-    Ok((identity, validity(&certificate)))
+    Ok(uri)
 }
 
 /// How long the certificate `der` is valid, whoever it names.
