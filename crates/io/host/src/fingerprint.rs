@@ -37,10 +37,8 @@ const ID_FILE_LEN_MAX: usize = 256;
 /// The key file cannot be read or made; the other parts are optional.
 pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
     let mut parts = BTreeMap::new();
-    for (name, id) in [
-        ("machine", machine_id()),
-        ("product", id_file("/sys/class/dmi/id/product_uuid")),
-    ] {
+    let (machine, product) = host_ids();
+    for (name, id) in [("machine", machine), ("product", product)] {
         if let Some(id) = id {
             parts.insert(name.to_owned(), digest(name, id.as_bytes()));
         }
@@ -56,12 +54,17 @@ pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
     Ok(HostFingerprint { parts })
 }
 
-fn machine_id() -> Option<String> {
+/// Machine id and product UUID.
+fn host_ids() -> (Option<String>, Option<String>) {
+    // One test machine plays several hosts; its product UUID would give it away.
     #[cfg(feature = "test-clock")]
     if let Ok(id) = std::env::var("FAIRLEAD_TEST_MACHINE_ID") {
-        return Some(id);
+        return (Some(id), None);
     }
-    id_file("/etc/machine-id")
+    (
+        id_file("/etc/machine-id"),
+        id_file("/sys/class/dmi/id/product_uuid"),
+    )
 }
 
 fn id_file(path: &str) -> Option<String> {

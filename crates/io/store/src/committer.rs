@@ -73,7 +73,7 @@ impl Committed {
             dir: dir.to_owned(),
             slot: Arc::clone(&slot),
             last: last_sender,
-            broken: false,
+            broken: None,
             free_bytes_min,
         };
         let thread = thread::Builder::new()
@@ -212,8 +212,8 @@ struct Committer {
     dir: PathBuf,
     slot: Slot,
     last: watch::Sender<StoreRevision>,
-    /// The engine failed and is to be opened anew before the next commit.
-    broken: bool,
+    /// Why the engine is not open: to be opened anew before the next commit.
+    broken: Option<EngineError>,
     free_bytes_min: u64,
 }
 
@@ -278,7 +278,10 @@ impl Committer {
             }
             Err(error) => {
                 tracing::error!(dir = %self.dir.display(), %error, "a commit failed");
-                self.reopen();
+                // `ready` has tried already.
+                if self.broken.is_none() {
+                    self.reopen();
+                }
                 for reply in pending
                     .verdicts
                     .into_iter()
@@ -293,11 +296,11 @@ impl Committer {
 
     /// The engine is open and the disk has room.
     fn ready(&mut self) -> Result<(), EngineError> {
-        if self.broken {
+        if self.broken.is_some() {
             self.reopen();
         }
-        if self.broken {
-            return Err(EngineError::new(NOT_OPEN));
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
         }
         match rustix::fs::statvfs(&self.dir) {
             Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < self.free_bytes_min => {
@@ -360,7 +363,6 @@ impl Committer {
     /// Opens the engine anew: after a failed write an engine refuses all, and what it would show
     /// need not be what is on the disk.
     fn reopen(&mut self) {
-        self.broken = true;
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
         // Dropped before opening: it holds the engine's own lock. Its drop may write, and fail.
         let old = slot.take();
@@ -377,7 +379,7 @@ impl Committer {
         match opened {
             Ok((engine, revision)) => {
                 *slot = Some(engine);
-                self.broken = false;
+                self.broken = None;
                 // A commit whose outcome was unknown is either there or not.
                 self.last.send_if_modified(|last| {
                     let moved = *last != revision;
@@ -387,6 +389,7 @@ impl Committer {
             }
             Err(error) => {
                 tracing::error!(dir = %self.dir.display(), %error, "the store cannot be opened again");
+                self.broken = Some(error);
             }
         }
     }

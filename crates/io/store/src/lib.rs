@@ -22,3 +22,6 @@ pub use api::{
 };
 pub use engine::EngineError;
 pub use open::{Backend, BackendError, OpenError, open};
+
+#[cfg(test)]
+mod tests;
