@@ -1,2 +1,65 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands: `cargo xtask test` is everything that must pass, the others are its
+//! parts and what a developer asks in between.
+
+mod arrows;
+mod bench;
+mod fuzz;
+mod needs;
+mod source;
+mod spec;
+mod steps;
+mod test;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Fairlead's own commands",
+    disable_help_subcommand = true
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that must pass: format, lints, arrows, tidy, licences, unit and end-to-end tests,
+    /// fuzz and bench smoke. Installs what it needs, or names it.
+    Test(test::TestArguments),
+    /// Holds the crates' dependencies against the layer table.
+    Arrows,
+    /// Checks what memory would forget: file sizes, module docs, undocumented settings, stray words.
+    Tidy,
+    /// Lists the requirements that no test cites, by area.
+    Spec(spec::SpecArguments),
+    /// Runs the fuzz targets.
+    Fuzz(fuzz::FuzzArguments),
+    /// Measures Fairlead beside what users would pick instead.
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Test(arguments) => test::run(arguments),
+        Command::Arrows => arrows::run(),
+        Command::Tidy => tidy::run(),
+        Command::Spec(arguments) => spec::run(arguments),
+        Command::Fuzz(arguments) => fuzz::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+    }
+}
