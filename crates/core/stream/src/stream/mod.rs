@@ -1,0 +1,521 @@
+//! The machine of one end of a stream.
+
+mod end;
+mod receive;
+mod transmit;
+
+use crate::config::Config;
+use crate::event::{End, Event, LegFault, OpenLegError, ResetCode};
+use crate::frame::GRANT_BYTES_MAX;
+use crate::leg::{AttachKind, Leg, LegPath, LegState};
+use crate::recv::RecvBuffer;
+use crate::rtt::Rtt;
+use crate::secret::{Direction, StreamSecret};
+use crate::send::SendBuffer;
+use crate::window::{INITIAL_WINDOW, Window};
+use bytes::Bytes;
+use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Duration;
+
+pub use transmit::TRANSMIT_BATCH;
+
+/// Most legs of one stream at once: two live ones, one more on its way, and one whose loss has not
+/// been noticed.
+const LEGS_MAX: usize = 4;
+
+/// What only one of the ends has.
+enum Role {
+    Dialler {
+        grant: Bytes,
+        /// The last epoch that was allocated; 0 before the first.
+        allocated: LegEpoch,
+        /// The last epoch that a leg was opened with.
+        opened: LegEpoch,
+    },
+    Acceptor {
+        /// The highest epoch whose ATTACH was verified (I5).
+        attached: LegEpoch,
+    },
+}
+
+/// Whether the acceptor's target is connected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Unknown,
+    Connected,
+    Failed(RefusalCode),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Bytes flow, or wait for a leg, or the last of both directions is being acknowledged.
+    Open,
+    /// This end was reset; the peer has not confirmed it.
+    Resetting(ResetCode),
+    /// `Ended` was told; frames that tell the peer may still be due.
+    Over,
+}
+
+/// Frames of the stream that are due on its current leg. Those without an acknowledgement of their
+/// own come due again with each lost or added leg.
+#[derive(Default)]
+struct Due {
+    fin: bool,
+    reset: Option<ResetCode>,
+    dial_result: bool,
+    closed: bool,
+    move_please: bool,
+}
+
+/// One end of a resumable stream.
+///
+/// # Inputs and outputs
+/// | from | in | out |
+/// |---|---|---|
+/// | application's socket | [`write_with`](Self::write_with), [`write`](Self::write), [`finish`](Self::finish), [`reset`](Self::reset) | [`read_slices`](Self::read_slices) + [`consume`](Self::consume), [`read`](Self::read), [`is_read_finished`](Self::is_read_finished) |
+/// | legs | [`open_leg`](Self::open_leg), [`receive`](Self::receive), [`leg_lost`](Self::leg_lost) | [`poll_transmit`](Self::poll_transmit) |
+/// | daemon | [`accept_attach`](Self::accept_attach), [`refuse_attach`](Self::refuse_attach), [`target_connected`](Self::target_connected), [`target_failed`](Self::target_failed) | [`poll_event`](Self::poll_event) |
+/// | clock | [`handle_timeout`](Self::handle_timeout) | [`poll_timeout`](Self::poll_timeout) |
+///
+/// # Order
+/// After any input, poll events until there are none, then transmit on every leg, then look at the
+/// timeout. Legs are always read, however slow the application is (I4): the window bounds what can
+/// arrive. `poll_transmit` is called only when what it gave before is written, so that sealed bytes
+/// are bounded by one batch per leg. All that it gave goes onto that leg, in order.
+///
+/// # States
+/// Opening (no leg attached yet) → Active (one) → Dual (two) → Active; Active → Suspended (none,
+/// for `Config::hold`) → Active or ended. Each direction is open, FIN sent, or FIN acknowledged.
+/// Nothing has to be persisted: a stream does not outlive its daemon.
+pub struct Stream {
+    role: Role,
+    config: Config,
+    secret: StreamSecret,
+    legs: Vec<Leg>,
+    send: SendBuffer,
+    recv: RecvBuffer,
+    window: Window,
+    rtt: Rtt,
+    phase: Phase,
+    target: Target,
+    attached_once: bool,
+    due: Due,
+    fin_sent: bool,
+    closed_sent: bool,
+    /// When the hold ends; only while no leg is attached.
+    suspended_until: Option<MonoTime>,
+    /// When this end stops waiting for the peer's CLOSED.
+    linger_until: Option<MonoTime>,
+    events: VecDeque<Event>,
+}
+
+/// A grant longer than an ATTACH may carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a grant of {length} bytes, at most {max} allowed", max = GRANT_BYTES_MAX)]
+pub struct GrantTooLong {
+    /// The grant's length in bytes.
+    pub length: usize,
+}
+
+impl Stream {
+    /// The consumer's end. `grant` is the signed grant that each ATTACH carries.
+    ///
+    /// # Errors
+    /// The grant is longer than [`GRANT_BYTES_MAX`].
+    pub fn dial(config: Config, secret: StreamSecret, grant: Bytes) -> Result<Self, GrantTooLong> {
+        if grant.len() > GRANT_BYTES_MAX {
+            return Err(GrantTooLong { length: grant.len() });
+        }
+        let role = Role::Dialler {
+            grant,
+            allocated: LegEpoch(0),
+            opened: LegEpoch(0),
+        };
+        Ok(Self::new(role, config, secret))
+    }
+
+    /// The publisher's end.
+    #[must_use]
+    pub fn accept(config: Config, secret: StreamSecret) -> Self {
+        Self::new(
+            Role::Acceptor {
+                attached: LegEpoch(0),
+            },
+            config,
+            secret,
+        )
+    }
+
+    fn new(role: Role, config: Config, secret: StreamSecret) -> Self {
+        Self {
+            role,
+            config,
+            secret,
+            legs: Vec::new(),
+            send: SendBuffer::new(INITIAL_WINDOW),
+            recv: RecvBuffer::new(),
+            window: Window::new(config.window_max),
+            rtt: Rtt::default(),
+            phase: Phase::Open,
+            target: Target::Unknown,
+            attached_once: false,
+            due: Due::default(),
+            fin_sent: false,
+            closed_sent: false,
+            suspended_until: None,
+            linger_until: None,
+            events: VecDeque::new(),
+        }
+    }
+
+    // ---- legs
+
+    /// Dialler: burns the next epoch, for the OPEN of a new leg. An OPEN that is refused or never
+    /// answered has burnt it too (I5). An acceptor gets 0, which no leg has.
+    pub fn next_epoch(&mut self) -> LegEpoch {
+        match &mut self.role {
+            Role::Dialler { allocated, .. } => {
+                *allocated = allocated.next();
+                *allocated
+            }
+            Role::Acceptor { .. } => LegEpoch(0),
+        }
+    }
+
+    /// Takes a leg into use. The dialler calls it when the OPEN is written and transmits at once;
+    /// the acceptor when INCOMING came, and sends nothing before it has verified an ATTACH. `kind`
+    /// is the dialler's; an acceptor's is ignored.
+    ///
+    /// # Errors
+    /// The epoch is not a new one, too many legs are open, or the stream is over.
+    pub fn open_leg(&mut self, path: LegPath, kind: AttachKind) -> Result<(), OpenLegError> {
+        if self.phase == Phase::Over {
+            return Err(OpenLegError::Ended);
+        }
+        let stale = match &self.role {
+            Role::Dialler {
+                allocated, opened, ..
+            } => path.epoch <= *opened || path.epoch > *allocated,
+            Role::Acceptor { attached } => path.epoch <= *attached || self.leg(path.epoch).is_some(),
+        };
+        if stale {
+            return Err(OpenLegError::StaleEpoch(path.epoch));
+        }
+        if self.legs.len() >= LEGS_MAX {
+            return Err(OpenLegError::TooMany(LEGS_MAX));
+        }
+        let state = match &mut self.role {
+            Role::Dialler { opened, .. } => {
+                *opened = path.epoch;
+                LegState::Attaching { kind, sent: None }
+            }
+            Role::Acceptor { .. } => LegState::AwaitAttach,
+        };
+        if matches!(self.role, Role::Dialler { .. }) && kind == AttachKind::Resend {
+            self.send_again();
+        }
+        self.legs
+            .push(Leg::new(path, state, &self.secret, self.direction()));
+        Ok(())
+    }
+
+    /// A leg ended: refused by its relay, reset, or cut. Unknown legs are ignored.
+    pub fn leg_lost(&mut self, epoch: LegEpoch, now: MonoTime) {
+        let Some(index) = self.legs.iter().position(|l| l.epoch == epoch) else {
+            return;
+        };
+        let leg = self.legs.swap_remove(index);
+        self.rtt.forget_ping();
+        if let Some(sent) = leg.sent {
+            self.send.resend(sent);
+        }
+        self.repeat_unacknowledged();
+        self.without_leg(now);
+    }
+
+    /// Acceptor: the grant of this leg's ATTACH is good. For the stream's first leg, dial the target
+    /// now and call `target_connected` or `target_failed`.
+    ///
+    /// # Errors
+    /// What followed the ATTACH ended the leg.
+    pub fn accept_attach(&mut self, epoch: LegEpoch, now: MonoTime) -> Result<(), LegFault> {
+        let Some(leg) = self.leg_mut(epoch) else {
+            return Err(LegFault::UnknownLeg(epoch));
+        };
+        let LegState::AwaitVerdict(claim) = leg.state else {
+            return Err(LegFault::UnknownLeg(epoch));
+        };
+        leg.state = LegState::Attached { ok_due: true };
+        let (rest, held) = leg.take_held();
+        self.attached(epoch, now);
+        if !self.send.acknowledge(claim.next, claim.limit) {
+            return self.fail_leg(
+                epoch,
+                LegFault::Protocol("ATTACH acknowledges what was not sent"),
+                now,
+            );
+        }
+        if claim.resend {
+            self.send_again();
+        }
+        let result = self
+            .on_plaintext(epoch, rest, now)
+            .and_then(|()| self.on_bytes(epoch, &held, now));
+        result.or_else(|fault| self.fail_leg(epoch, fault, now))
+    }
+
+    /// Acceptor: the grant of this leg's ATTACH is not good. The refusal is sealed and sent; the
+    /// stream ends if it was its first leg.
+    pub fn refuse_attach(&mut self, epoch: LegEpoch, code: RefusalCode) {
+        let first = !self.attached_once;
+        let Some(leg) = self.leg_mut(epoch).filter(|l| l.awaits_verdict()) else {
+            return;
+        };
+        leg.state = LegState::Refusing(code);
+        leg.take_held();
+        if first {
+            self.end(End::Refused(code));
+        }
+    }
+
+    /// Acceptor: the target is connected.
+    pub fn target_connected(&mut self) {
+        if self.phase == Phase::Open && self.target == Target::Unknown {
+            self.target = Target::Connected;
+            self.due.dial_result = true;
+        }
+    }
+
+    /// Acceptor: the target could not be connected (R-STR-07). The code is sealed and sent, and the
+    /// stream ends.
+    pub fn target_failed(&mut self, code: RefusalCode) {
+        if self.phase == Phase::Open && self.target == Target::Unknown {
+            self.target = Target::Failed(code);
+            self.due.dial_result = true;
+            self.end(End::Refused(code));
+        }
+    }
+
+    /// Acceptor: asks the dialler for a leg through another relay.
+    pub fn request_move(&mut self) {
+        self.due.move_please = self.phase != Phase::Over;
+    }
+
+    // ---- application
+
+    /// How many bytes can be written: zero while the peer's window and the small reserve behind it
+    /// are full, and after the end. Stop reading the socket meanwhile (R-STR-04).
+    #[must_use]
+    pub fn write_capacity(&self) -> usize {
+        match self.phase {
+            Phase::Open => self.send.capacity(),
+            Phase::Resetting(_) | Phase::Over => 0,
+        }
+    }
+
+    /// Lets `read` put bytes straight into the retained send buffer: it gets at least one byte of
+    /// room, at most 64 KiB and at most [`write_capacity`](Self::write_capacity), and returns how
+    /// many bytes it wrote to the front. Not called, and 0 returned, without capacity.
+    ///
+    /// # Errors
+    /// What `read` returns; nothing is written then.
+    pub fn write_with<E>(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+        if self.write_capacity() == 0 {
+            return Ok(0);
+        }
+        self.send.write_with(read)
+    }
+
+    /// Copies as many of `bytes` as there is capacity for; returns how many.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.write_capacity() == 0 {
+            return 0;
+        }
+        self.send.write(bytes)
+    }
+
+    /// The application sends nothing more: EOF of its socket. Repeated calls change nothing.
+    pub fn finish(&mut self) {
+        if self.phase == Phase::Open && self.send.finish() {
+            self.due.fin = true;
+        }
+    }
+
+    /// The application's socket failed or was reset, or the daemon ends the stream: both directions
+    /// are over. What was written and fits the peer's window still goes ahead of the RESET, as TCP
+    /// delivers what precedes a reset in the best case (F-02).
+    pub fn reset(&mut self, code: ResetCode, now: MonoTime) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        self.send.cut();
+        self.recv.clear();
+        self.window.quiet();
+        self.due.fin = false;
+        self.due.reset = Some(code);
+        self.phase = Phase::Resetting(code);
+        self.linger(now);
+        // Nobody can be told: no leg has been opened, or the acceptor has verified none.
+        let silent = match self.role {
+            Role::Dialler { .. } => self.legs.is_empty() && !self.attached_once,
+            Role::Acceptor { .. } => !self.attached_once,
+        };
+        if silent || (self.legs.is_empty() && self.config.hold.is_zero()) {
+            self.end(End::Reset(code));
+        }
+    }
+
+    /// Fills `slices` from the front with bytes to deliver, for one vectored write; returns how many
+    /// slices it filled. Zero: nothing can be delivered now.
+    pub fn read_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.recv.slices(slices)
+    }
+
+    /// The application took `n` bytes of what `read_slices` gave.
+    pub fn consume(&mut self, n: usize, now: MonoTime) {
+        if self.recv.consume(n) > 0 {
+            self.after_read(now);
+        }
+    }
+
+    /// Takes the next piece to deliver.
+    pub fn read(&mut self, now: MonoTime) -> Option<Bytes> {
+        let piece = self.recv.read()?;
+        self.after_read(now);
+        Some(piece)
+    }
+
+    /// Whether the peer's direction ended cleanly and every byte of it was taken (I6): pass the EOF
+    /// on. Never after a reset.
+    #[must_use]
+    pub fn is_read_finished(&self) -> bool {
+        self.recv.is_drained() && !matches!(self.phase, Phase::Resetting(_)) && self.due.reset.is_none()
+    }
+
+    // ---- daemon
+
+    /// The next thing for the caller to act on.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When `handle_timeout` wants to be called; a later or needless call does no harm.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<MonoTime> {
+        if self.phase == Phase::Over {
+            return None;
+        }
+        let ack = self.window.deadline().filter(|_| self.current().is_some());
+        let retire = self.legs.iter().filter_map(|l| l.retire_by).min();
+        [ack, retire, self.suspended_until, self.linger_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Time has passed. Transmit afterwards: an ACK may be due.
+    pub fn handle_timeout(&mut self, now: MonoTime) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        self.window.handle_timeout(now);
+        let past = |t: Option<MonoTime>| t.is_some_and(|t| t <= now);
+        while let Some(epoch) = self.legs.iter().find(|l| past(l.retire_by)).map(|l| l.epoch) {
+            self.events.push_back(Event::LegDone { epoch });
+            self.leg_lost(epoch, now);
+        }
+        if past(self.suspended_until) || past(self.linger_until) {
+            self.give_up();
+        }
+    }
+
+    /// Whether an ATTACH was ever accepted: an OPEN of a further leg says that it resumes.
+    #[must_use]
+    pub const fn ever_attached(&self) -> bool {
+        self.attached_once
+    }
+
+    /// Bytes of the daemon's memory budget that this end holds: the credit that the peer may still
+    /// use, received bytes that wait, and the send buffer (I9).
+    #[must_use]
+    pub fn charge(&self) -> usize {
+        let credit = self.window.limit().saturating_sub(self.recv.consumed());
+        usize::try_from(credit)
+            .unwrap_or(usize::MAX)
+            .saturating_add(self.send.charge())
+    }
+
+    /// Changes how far the window may grow, in bytes. A limit that was given stands (I3).
+    pub fn set_window_max(&mut self, bytes: u64) {
+        self.window.set_max(bytes);
+    }
+
+    /// The smoothed round-trip time, end to end, once measured.
+    #[must_use]
+    pub const fn rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    // ---- shared by the parts
+
+    const fn direction(&self) -> Direction {
+        match self.role {
+            Role::Dialler { .. } => Direction::FromDialler,
+            Role::Acceptor { .. } => Direction::FromAcceptor,
+        }
+    }
+
+    fn leg(&self, epoch: LegEpoch) -> Option<&Leg> {
+        self.legs.iter().find(|l| l.epoch == epoch)
+    }
+
+    fn leg_mut(&mut self, epoch: LegEpoch) -> Option<&mut Leg> {
+        self.legs.iter_mut().find(|l| l.epoch == epoch)
+    }
+
+    /// The leg that carries new bytes and the stream's control frames: the newest attached one, or a
+    /// newer one that is being attached if it carries data at once or is the only one.
+    fn current(&self) -> Option<LegEpoch> {
+        let attached = self.legs.iter().any(Leg::is_attached);
+        let carries = |leg: &&Leg| match leg.state {
+            LegState::Attached { .. } => !leg.detach_sent,
+            LegState::Attaching {
+                kind: AttachKind::Resend,
+                ..
+            } => true,
+            LegState::Attaching {
+                kind: AttachKind::Planned,
+                ..
+            } => !attached,
+            LegState::AwaitAttach | LegState::AwaitVerdict(_) | LegState::Refusing(_) => false,
+        };
+        self.legs.iter().filter(carries).map(|l| l.epoch).max()
+    }
+
+    fn after_read(&mut self, now: MonoTime) {
+        if self.phase == Phase::Open && !self.recv.has_final() {
+            self.window.consumed(self.recv.consumed(), &self.rtt, now);
+        }
+    }
+
+    /// All that was sent and not acknowledged goes out again on the current leg.
+    fn send_again(&mut self) {
+        self.send.resend(self.send.unacked());
+        self.repeat_unacknowledged();
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("direction", &self.direction())
+            .field("legs", &self.legs.len())
+            .field("written", &self.send.written())
+            .field("acked", &self.send.acked())
+            .field("received", &self.recv.next())
+            .field("consumed", &self.recv.consumed())
+            .finish_non_exhaustive()
+    }
+}

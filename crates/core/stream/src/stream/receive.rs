@@ -1,0 +1,322 @@
+//! Sealed bytes in.
+
+use super::{Phase, Role, Stream, Target};
+use crate::event::{End, Event, LegFault, ResetCode};
+use crate::frame::Frame;
+use crate::leg::{Claim, LegState};
+use crate::recv::{AHEAD_PIECES_MAX, Inserted, RecvFault};
+use bytes::Bytes;
+use fairlead_codec::Reader;
+use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
+
+impl Stream {
+    /// Bytes of a leg, in order, in any pieces. Call it whenever the leg has some (I4).
+    ///
+    /// # Errors
+    /// The leg is over and forgotten: close its transport. Events say whether the stream is too.
+    pub fn receive(&mut self, epoch: LegEpoch, now: MonoTime, bytes: &[u8]) -> Result<(), LegFault> {
+        self.on_bytes(epoch, bytes, now)
+            .or_else(|fault| self.fail_leg(epoch, fault, now))
+    }
+
+    pub(super) fn on_bytes(
+        &mut self,
+        epoch: LegEpoch,
+        mut bytes: &[u8],
+        now: MonoTime,
+    ) -> Result<(), LegFault> {
+        let from = self.direction().reverse();
+        loop {
+            if self.phase == Phase::Over {
+                return Ok(());
+            }
+            let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
+                return Err(LegFault::UnknownLeg(epoch));
+            };
+            if leg.awaits_verdict() {
+                return leg.hold(bytes);
+            }
+            let Some(plaintext) = leg.next_record(&mut bytes, &self.secret, from)? else {
+                return Ok(());
+            };
+            self.on_plaintext(epoch, plaintext, now)?;
+            if self.leg(epoch).is_none() {
+                // The leg is done; what follows on it is nothing.
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn on_plaintext(
+        &mut self,
+        epoch: LegEpoch,
+        plaintext: Bytes,
+        now: MonoTime,
+    ) -> Result<(), LegFault> {
+        let mut reader = Reader::new(&plaintext);
+        while let Some(frame) = Frame::take(&mut reader).map_err(LegFault::Frame)? {
+            self.on_frame(epoch, frame, &plaintext, now)?;
+            if self.phase == Phase::Over {
+                return Ok(());
+            }
+            if let Some(leg) = self.leg_mut(epoch).filter(|l| l.awaits_verdict()) {
+                leg.hold_rest(plaintext.slice(plaintext.len() - reader.remaining()..));
+                return Ok(());
+            }
+        }
+        self.close_if_done(now);
+        self.reap_detached();
+        Ok(())
+    }
+
+    fn on_frame(
+        &mut self,
+        epoch: LegEpoch,
+        frame: Frame<'_>,
+        plaintext: &Bytes,
+        now: MonoTime,
+    ) -> Result<(), LegFault> {
+        let Some(leg) = self.leg_mut(epoch) else {
+            return Ok(());
+        };
+        match leg.state {
+            LegState::AwaitAttach => return self.on_first_of_acceptor(epoch, frame),
+            LegState::Attaching { sent, .. } => return self.on_first_of_dialler(epoch, frame, sent, now),
+            LegState::Refusing(_) => return Ok(()),
+            LegState::AwaitVerdict(_) | LegState::Attached { .. } => {}
+        }
+        match frame {
+            Frame::Data { offset, bytes } => self.on_data(offset, plaintext.slice_ref(bytes), now),
+            Frame::Ack { next, limit } => self.on_ack(next, limit),
+            Frame::Fin { final_offset } => self.on_fin(final_offset),
+            Frame::Reset { code, final_offset } => self.on_reset(code, final_offset),
+            Frame::DialResult { code } => self.on_dial_result(code),
+            Frame::Closed => self.on_closed(),
+            Frame::MovePlease => {
+                if self.is_acceptor() {
+                    return Err(LegFault::Protocol("MOVE_PLEASE from the dialler"));
+                }
+                if !self.events.contains(&Event::MovePlease) {
+                    self.events.push_back(Event::MovePlease);
+                }
+                Ok(())
+            }
+            Frame::Detach => {
+                leg.detach_received = true;
+                Ok(())
+            }
+            Frame::Ping { id } => {
+                leg.pong = Some(id);
+                Ok(())
+            }
+            Frame::Pong { id } => {
+                self.rtt.pong(id, now);
+                Ok(())
+            }
+            Frame::Attach { .. } | Frame::AttachOk { .. } | Frame::AttachRefused { .. } => {
+                Err(LegFault::Protocol("a second attach on one leg"))
+            }
+        }
+    }
+
+    /// The first frame from a dialler: it proves the secret for this relay and epoch (I7).
+    fn on_first_of_acceptor(&mut self, epoch: LegEpoch, frame: Frame<'_>) -> Result<(), LegFault> {
+        let Frame::Attach {
+            epoch: claimed,
+            relay,
+            next,
+            limit,
+            resend,
+            grant,
+        } = frame
+        else {
+            return Err(LegFault::Protocol("a leg that does not start with ATTACH"));
+        };
+        let first = !self.attached_once;
+        let Role::Acceptor { attached } = &mut self.role else {
+            return Err(LegFault::Protocol("ATTACH from the acceptor"));
+        };
+        let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
+            return Ok(());
+        };
+        if claimed != epoch || relay != leg.relay || claimed <= *attached {
+            return Err(LegFault::WrongAttach);
+        }
+        *attached = claimed;
+        leg.state = LegState::AwaitVerdict(Claim { next, limit, resend });
+        self.events.push_back(Event::Attach {
+            epoch,
+            grant: Bytes::copy_from_slice(grant),
+            first,
+        });
+        Ok(())
+    }
+
+    /// The first frame from an acceptor answers the ATTACH.
+    fn on_first_of_dialler(
+        &mut self,
+        epoch: LegEpoch,
+        frame: Frame<'_>,
+        sent: Option<MonoTime>,
+        now: MonoTime,
+    ) -> Result<(), LegFault> {
+        match frame {
+            Frame::AttachOk {
+                epoch: answered,
+                next,
+                limit,
+                connected,
+            } => {
+                if answered != epoch {
+                    return Err(LegFault::WrongAttach);
+                }
+                if let Some(sent) = sent {
+                    self.rtt.sample(now.since(sent));
+                }
+                if let Some(leg) = self.leg_mut(epoch) {
+                    leg.state = LegState::Attached { ok_due: false };
+                }
+                self.attached(epoch, now);
+                self.events.push_back(Event::Attached { epoch });
+                self.on_ack(next, limit)?;
+                if connected { self.on_dial_result(0) } else { Ok(()) }
+            }
+            Frame::AttachRefused {
+                epoch: answered,
+                code,
+            } => {
+                if answered != epoch {
+                    return Err(LegFault::WrongAttach);
+                }
+                let code = RefusalCode::from_number(code).unwrap_or(RefusalCode::Internal);
+                if self.legs.iter().any(|l| l.epoch != epoch && l.is_attached()) {
+                    self.events.push_back(Event::LegDone { epoch });
+                    self.leg_lost(epoch, now);
+                } else {
+                    self.end(End::Refused(code));
+                }
+                Ok(())
+            }
+            Frame::Data { .. }
+            | Frame::Ack { .. }
+            | Frame::Fin { .. }
+            | Frame::Reset { .. }
+            | Frame::Attach { .. }
+            | Frame::DialResult { .. }
+            | Frame::MovePlease
+            | Frame::Detach
+            | Frame::Ping { .. }
+            | Frame::Pong { .. }
+            | Frame::Closed => Err(LegFault::Protocol(
+                "a leg that does not start with an answer to ATTACH",
+            )),
+        }
+    }
+
+    fn on_data(&mut self, offset: u64, bytes: Bytes, now: MonoTime) -> Result<(), LegFault> {
+        match self
+            .recv
+            .insert(offset, bytes, self.window.limit())
+            .map_err(recv_fault)?
+        {
+            Inserted::Readable(n) => self.window.received(n, now),
+            Inserted::Ahead => self.window.received(0, now),
+            Inserted::Duplicate => self.window.ack_now(),
+        }
+        // After a reset of this end nobody reads any more.
+        if self.phase != Phase::Open {
+            self.recv.clear();
+        }
+        if self.recv.is_complete() {
+            self.window.ack_now();
+        }
+        Ok(())
+    }
+
+    fn on_ack(&mut self, next: u64, limit: u64) -> Result<(), LegFault> {
+        if !self.send.acknowledge(next, limit) {
+            return Err(LegFault::Protocol("an ACK of what was not sent"));
+        }
+        if self.send.fin_acked() {
+            self.due.fin = false;
+        }
+        Ok(())
+    }
+
+    fn on_fin(&mut self, final_offset: u64) -> Result<(), LegFault> {
+        self.recv
+            .set_final(final_offset, self.window.limit())
+            .map_err(recv_fault)?;
+        self.window.ack_now();
+        Ok(())
+    }
+
+    fn on_reset(&mut self, code: u16, final_offset: u64) -> Result<(), LegFault> {
+        if final_offset > self.window.limit() {
+            return Err(LegFault::Protocol("a RESET beyond the limit"));
+        }
+        // Both ends may reset at once: each then tells its own reason.
+        if let Phase::Resetting(own) = self.phase {
+            self.end(End::Reset(own));
+        } else {
+            let code = ResetCode::from_number(code);
+            self.events.push_back(Event::PeerReset(code));
+            self.end(End::Reset(code));
+        }
+        self.due.closed = true;
+        Ok(())
+    }
+
+    fn on_dial_result(&mut self, code: u16) -> Result<(), LegFault> {
+        if self.is_acceptor() {
+            return Err(LegFault::Protocol("DIAL_RESULT from the dialler"));
+        }
+        match (code, self.target) {
+            (0, Target::Unknown) => {
+                self.target = Target::Connected;
+                self.events.push_back(Event::Connected);
+            }
+            // Repeated after a change of leg.
+            (0, Target::Connected) => {}
+            (_, Target::Unknown) => {
+                let code = RefusalCode::from_number(code).unwrap_or(RefusalCode::Internal);
+                self.target = Target::Failed(code);
+                self.end(End::Refused(code));
+            }
+            (_, Target::Connected | Target::Failed(_)) => {
+                return Err(LegFault::Protocol("a second, different DIAL_RESULT"));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_closed(&mut self) -> Result<(), LegFault> {
+        match self.phase {
+            Phase::Resetting(code) => self.end(End::Reset(code)),
+            Phase::Open => {
+                // The peer's CLOSED also acknowledges this end's FIN.
+                if !self.fin_sent || !self.recv.is_complete() {
+                    return Err(LegFault::Protocol("CLOSED before the end"));
+                }
+                self.due.closed = !self.closed_sent;
+                self.end(End::Closed);
+            }
+            Phase::Over => {}
+        }
+        Ok(())
+    }
+
+    const fn is_acceptor(&self) -> bool {
+        matches!(self.role, Role::Acceptor { .. })
+    }
+}
+
+fn recv_fault(fault: RecvFault) -> LegFault {
+    match fault {
+        RecvFault::AboveLimit => LegFault::Protocol("bytes above the limit"),
+        RecvFault::BeyondFinal => LegFault::Protocol("bytes or another end beyond the end"),
+        RecvFault::TooManyPieces => LegFault::TooManyPieces {
+            max: AHEAD_PIECES_MAX,
+        },
+    }
+}
