@@ -1,0 +1,232 @@
+//! The policy that the worker admits by: verified, on disk, and in force, in that order.
+
+use arc_swap::ArcSwap;
+use fairlead_host::member::{MemberError, MemberFolder};
+use fairlead_host::{Clock, StateError, StateFile};
+use fairlead_model::{ProcessBootId, RelayId};
+use fairlead_rpc::signed;
+use fairlead_telemetry::chain;
+use fairlead_trust::admission::{Applied, ApplyRefused, HostBoot, Now, SNAPSHOT_LEN_MAX};
+use fairlead_trust::{KeyError, Keyring, RelayAdmission, VerifyingKey};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tracing::{info, warn};
+
+/// Kind and format of `policy.state`.
+const MAGIC: [u8; 8] = *b"FLPOLST1";
+
+/// Holds a relay's admission state. Readers take the value in force without a lock; changes are
+/// applied one at a time, each on disk before it is in force (R-POL-04).
+#[derive(Debug)]
+pub(crate) struct PolicyKeeper {
+    folder: MemberFolder,
+    file: StateFile,
+    clock: Arc<dyn Clock>,
+    keys: ArcSwap<Keyring>,
+    admission: ArcSwap<RelayAdmission>,
+    applying: AsyncMutex<()>,
+    changed: watch::Sender<u64>,
+    refused: Mutex<String>,
+}
+
+/// Why the worker's policy state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyStateError {
+    /// The state file is damaged, or the file system failed.
+    #[error(transparent)]
+    File(#[from] StateError),
+    /// The state file holds something else.
+    #[error("cannot use {}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: signed::RestoreError,
+    },
+    /// The trust file cannot be read.
+    #[error(transparent)]
+    Trust(#[from] MemberError),
+    /// The trust file's keys are malformed.
+    #[error("the policy keys in the trust file cannot be used")]
+    Keys(#[source] KeyError),
+    /// The kernel's boot id cannot be read.
+    #[error("cannot read the boot id")]
+    BootId(#[source] fairlead_host::FileError),
+    /// The kernel's boot id is no UUID.
+    #[error("the kernel's boot id is malformed")]
+    BootIdForm,
+}
+
+/// Why a policy or lease was not applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    #[error("the document cannot be verified")]
+    Open(#[source] signed::OpenError),
+    #[error(transparent)]
+    Refused(ApplyRefused),
+    #[error("the policy cannot be written to disk")]
+    Save(#[source] StateError),
+    #[error("the policy cannot be encoded")]
+    Encode(#[source] fairlead_codec::WriteError),
+    #[error("the writing task was lost")]
+    Lost,
+}
+
+impl PolicyKeeper {
+    /// Reads what the last run knew.
+    pub(crate) fn restore(
+        folder: &MemberFolder,
+        relay: RelayId,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, PolicyStateError> {
+        let file = StateFile::new(folder.worker_dir().join("policy.state"), MAGIC, SNAPSHOT_LEN_MAX);
+        let keys = read_keys(folder)?;
+        let boot = fairlead_host::boot_id().map_err(PolicyStateError::BootId)?;
+        let boot: ProcessBootId = boot.parse().map_err(|_| PolicyStateError::BootIdForm)?;
+        let boot = HostBoot(boot.to_bytes());
+        let now = Now {
+            wall: clock.wall(),
+            boot: clock.boot(),
+        };
+        let admission = match file.load()? {
+            None => RelayAdmission::new(relay, boot),
+            Some(bytes) => signed::restore_admission(&bytes, &keys, relay, boot, now).map_err(|source| {
+                PolicyStateError::Content {
+                    path: file.path().to_owned(),
+                    source,
+                }
+            })?,
+        };
+        Ok(Self {
+            folder: folder.clone(),
+            file,
+            clock,
+            keys: ArcSwap::from_pointee(keys),
+            admission: ArcSwap::from_pointee(admission),
+            applying: AsyncMutex::new(()),
+            changed: watch::channel(0).0,
+            refused: Mutex::default(),
+        })
+    }
+
+    /// The value in force.
+    pub(crate) fn current(&self) -> Arc<RelayAdmission> {
+        self.admission.load_full()
+    }
+
+    /// Both clocks.
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            wall: self.clock.wall(),
+            boot: self.clock.boot(),
+        }
+    }
+
+    /// Told of each value that came into force.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Why the last document was refused; empty if it was not.
+    pub(crate) fn last_refusal(&self) -> String {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Verifies, persists and puts into force a policy and its lease. Dropped half-way, it may
+    /// have written a head that is not in force: the next apply or start takes it up.
+    pub(crate) async fn apply_policy(&self, policy: &[u8], lease: &[u8]) -> Result<(), ApplyError> {
+        let keys = self.keys.load_full();
+        let outcome = async {
+            let policy = signed::open_relay_policy(&keys, policy).map_err(ApplyError::Open)?;
+            let lease = signed::open_policy_lease(&keys, lease).map_err(ApplyError::Open)?;
+            self.apply(|held, now| held.apply_policy(policy, lease, now)).await
+        }
+        .await;
+        self.note(outcome)
+    }
+
+    /// The same for a renewed lease.
+    pub(crate) async fn apply_lease(&self, lease: &[u8]) -> Result<(), ApplyError> {
+        let keys = self.keys.load_full();
+        let outcome = async {
+            let lease = signed::open_policy_lease(&keys, lease).map_err(ApplyError::Open)?;
+            self.apply(|held, now| held.apply_lease(lease, now)).await
+        }
+        .await;
+        self.note(outcome)
+    }
+
+    /// Writes what is in force once more: each minute, so that a reboot costs a lease at most that
+    /// much of its memory.
+    pub(crate) async fn save(&self) -> Result<(), ApplyError> {
+        let _turn = self.applying.lock().await;
+        self.write(&self.current()).await
+    }
+
+    /// Reads the policy keys anew.
+    pub(crate) fn reload_keys(&self) -> Result<(), PolicyStateError> {
+        self.keys.store(Arc::new(read_keys(&self.folder)?));
+        Ok(())
+    }
+
+    async fn apply(
+        &self,
+        step: impl FnOnce(&RelayAdmission, Now) -> Result<Applied, ApplyRefused>,
+    ) -> Result<(), ApplyError> {
+        let _turn = self.applying.lock().await;
+        match step(&self.current(), self.now()).map_err(ApplyError::Refused)? {
+            Applied::Unchanged => {}
+            Applied::Next(next) => {
+                self.write(&next).await?;
+                if let Some(head) = next.head() {
+                    info!(
+                        epoch = head.epoch.0,
+                        revision = head.revision.0,
+                        lease = head.lease_seq.0,
+                        "policy in force"
+                    );
+                }
+                self.admission.store(Arc::new(next));
+                self.changed.send_modify(|count| *count = count.wrapping_add(1));
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, admission: &RelayAdmission) -> Result<(), ApplyError> {
+        let bytes = admission
+            .snapshot(self.now())
+            .encode()
+            .map_err(ApplyError::Encode)?;
+        let file = self.file.clone();
+        tokio::task::spawn_blocking(move || file.save(&bytes))
+            .await
+            .map_err(|_| ApplyError::Lost)?
+            .map_err(ApplyError::Save)
+    }
+
+    fn note(&self, outcome: Result<(), ApplyError>) -> Result<(), ApplyError> {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match &outcome {
+            Ok(()) => refused.clear(),
+            Err(error) => {
+                *refused = chain(error);
+                warn!(reason = %*refused, "policy refused");
+            }
+        }
+        outcome
+    }
+}
+
+fn read_keys(folder: &MemberFolder) -> Result<Keyring, PolicyStateError> {
+    let bundle = folder.load_trust()?;
+    let keys: Vec<VerifyingKey> = bundle
+        .policy_keys
+        .iter()
+        .map(|key| VerifyingKey::from_bytes(key))
+        .collect::<Result<_, _>>()
+        .map_err(PolicyStateError::Keys)?;
+    Keyring::new(keys).map_err(PolicyStateError::Keys)
+}

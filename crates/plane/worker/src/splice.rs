@@ -1,0 +1,149 @@
+//! One direction of a tunnel: bytes from a leg of one carrier into a leg of another.
+//!
+//! Chunks go from the receiving stream into the sending one as they are, many in one call: the
+//! payload is never copied here, and never looked at. What a direction can hold is bounded by the
+//! two streams' windows and one batch; a peer that does not read stops its own tunnel only.
+
+use bytes::Bytes;
+use fairlead_transport::{LegCode, LegError, LegRecv, LegSend};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Most chunks in one read. A chunk is about one packet: 64 of them make a write of 64 to 400 KiB,
+/// which is what a busy stream has ready at once. One write per chunk makes a relay three times
+/// slower (DESIGN section 10).
+const BATCH_CHUNKS: usize = 64;
+/// Batches in one turn before other tasks get theirs.
+const TURN_BATCHES: usize = 8;
+
+/// One direction.
+pub(crate) struct Direction {
+    from: LegRecv,
+    to: LegSend,
+    /// Read and not written yet. Holds no memory while the direction keeps up.
+    waiting: Vec<Bytes>,
+    /// Ends when the far end stops reading, so that an idle sender learns of it.
+    stopped: Pin<Box<dyn Future<Output = Option<LegCode>> + Send>>,
+    /// What either peer is told when the other's carrier is gone.
+    lost: Lost,
+}
+
+/// Reasons given when a carrier ends under a direction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost {
+    /// To the sender, when the receiver's carrier is gone.
+    pub(crate) to_sender: LegCode,
+    /// To the receiver, when the sender's carrier is gone.
+    pub(crate) to_receiver: LegCode,
+}
+
+/// How a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DirectionEnd {
+    /// The sender finished, and the finish was passed on.
+    Finished,
+    /// The sender reset, and the reset was passed on.
+    Reset(LegCode),
+    /// The receiver stopped, and the stop was passed on.
+    Stopped(LegCode),
+    /// A carrier ended; the other peer was told.
+    Lost,
+}
+
+impl Direction {
+    /// A direction that has moved nothing yet.
+    pub(crate) fn new(from: LegRecv, to: LegSend, lost: Lost) -> Self {
+        let stopped = Box::pin(to.stopped());
+        Self {
+            from,
+            to,
+            waiting: Vec::new(),
+            stopped,
+            lost,
+        }
+    }
+
+    /// Moves bytes until the direction ends; `count` is told of each batch. The end is passed on
+    /// by then. Cancel-safe: call it again, or [`abort`](Self::abort).
+    pub(crate) async fn run(&mut self, mut count: impl FnMut(u64)) -> DirectionEnd {
+        match std::future::poll_fn(|cx| self.poll_move(cx, &mut count)).await {
+            Ok(()) => {
+                self.to.finish();
+                DirectionEnd::Finished
+            }
+            Err(LegError::Reset(code)) => {
+                self.to.reset(code);
+                DirectionEnd::Reset(code)
+            }
+            Err(LegError::Stopped(code)) => {
+                self.from.stop(code);
+                DirectionEnd::Stopped(code)
+            }
+            Err(LegError::Carrier(_) | LegError::Ended) => {
+                self.to.reset(self.lost.to_receiver);
+                self.from.stop(self.lost.to_sender);
+                DirectionEnd::Lost
+            }
+        }
+    }
+
+    /// Cuts the direction off towards both peers.
+    pub(crate) fn abort(&mut self, code: LegCode) {
+        self.to.reset(code);
+        self.from.stop(code);
+    }
+
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        count: &mut impl FnMut(u64),
+    ) -> Poll<Result<(), LegError>> {
+        for _ in 0..TURN_BATCHES {
+            if !self.waiting.is_empty() {
+                match self.to.poll_write_chunks(cx, &mut self.waiting) {
+                    // A receiver that does not read must not hide that the sender gave up.
+                    Poll::Pending => return self.from.poll_reset(cx).map(|code| Err(LegError::Reset(code))),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(written)) => {
+                        count(written.bytes as u64);
+                        self.waiting.drain(..written.chunks.min(self.waiting.len()));
+                        if self.waiting.is_empty() {
+                            // An idle tunnel keeps no buffer.
+                            self.waiting = Vec::new();
+                        }
+                        continue;
+                    }
+                }
+            }
+            let mut batch = [const { Bytes::new() }; BATCH_CHUNKS];
+            let read = match self.from.poll_read_chunks(cx, &mut batch) {
+                Poll::Pending => return self.poll_stopped(cx),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(Some(read))) => read,
+            };
+            let batch = batch.get_mut(..read).unwrap_or_default();
+            match self.to.poll_write_chunks(cx, batch) {
+                Poll::Pending => self.waiting.extend(batch.iter_mut().map(std::mem::take)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(written)) => {
+                    count(written.bytes as u64);
+                    let left = batch.get_mut(written.chunks..).unwrap_or_default();
+                    self.waiting.extend(left.iter_mut().map(std::mem::take));
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// While nothing comes in, nothing is written, so a receiver that left would not be noticed.
+    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LegError>> {
+        match self.stopped.as_mut().poll(cx) {
+            Poll::Ready(Some(code)) => Poll::Ready(Err(LegError::Stopped(code))),
+            // The carrier of `to` is gone: nobody is left to read.
+            Poll::Ready(None) => Poll::Ready(Err(LegError::Ended)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
