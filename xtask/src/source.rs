@@ -54,7 +54,7 @@ impl SourceFile {
     /// Whether all of it is test code.
     pub(crate) fn is_test(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
-        let test_crate = self.path.starts_with("tests/") || self.path.starts_with("fuzz/");
+        let test_crate = self.path.starts_with("tests/e2e/") || self.path.starts_with("fuzz/");
         test_crate || name == "tests.rs" || self.path.contains("/tests/")
     }
 
@@ -99,6 +99,6 @@ mod tests {
         assert_eq!(split.halves().1.len(), 4);
         let elsewhere = file("crates/x/src/lib.rs", "a\n#[cfg(test)]\nmod tests;\n");
         assert_eq!(elsewhere.halves().1.len(), 0);
-        assert!(file("crates/x/src/y/tests.rs", "").is_test() && file("tests/e2e/a.rs", "").is_test());
+        assert!(file("crates/x/src/y/tests.rs", "").is_test() && file("tests/e2e/a.rs", "").is_test() && !file("tests/testkit/src/a.rs", "").is_test());
     }
 }

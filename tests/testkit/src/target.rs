@@ -245,13 +245,20 @@ impl Target {
     }
 }
 
-/// A port of 127.0.0.1 on which nobody listens: connecting to it is refused.
+/// A free port of 127.0.0.1, below those that the kernel gives to outgoing connections: connecting
+/// to it is refused, and a daemon can be told to listen on it.
 ///
 /// # Errors
 /// When no port is free.
 pub fn closed_port() -> Result<SocketAddr> {
-    let socket = std::net::TcpListener::bind(("127.0.0.1", 0))?;
-    Ok(socket.local_addr()?)
+    let mut random = fastrand::Rng::new();
+    for _ in 0..1000 {
+        let address = SocketAddr::from(([127, 0, 0, 1], random.u16(12_000..30_000)));
+        if std::net::TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    anyhow::bail!("no free port")
 }
 
 /// Makes the next close of the socket a reset.

@@ -95,7 +95,21 @@ pub async fn send(to: &mut (impl AsyncWrite + Unpin), seed: u64, len: u64) -> Re
 /// # Errors
 /// At the first wrong byte, an early end, or a failed read, with the offset.
 pub async fn receive(from: &mut (impl AsyncRead + Unpin), seed: u64, len: u64) -> Result<Received> {
+    receive_on(from, seed, 0, len).await
+}
+
+/// Goes on with [`receive`] from offset `start` up to offset `len`.
+///
+/// # Errors
+/// As [`receive`].
+pub async fn receive_on(
+    from: &mut (impl AsyncRead + Unpin),
+    seed: u64,
+    start: u64,
+    len: u64,
+) -> Result<Received> {
     let mut check = Check::new(seed);
+    check.offset = start;
     let mut buffer = vec![0; CHUNK];
     while check.offset < len {
         let want = usize::try_from(len - check.offset).unwrap_or(CHUNK).min(CHUNK);

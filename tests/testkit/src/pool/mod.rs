@@ -74,6 +74,15 @@ impl PoolBuilder {
         self
     }
 
+    /// Adds a link to `target` that listens on a free port: [`Pool::listen`] tells which.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn to(self, name: &str, target: &str) -> Result<Self> {
+        let listen = crate::target::closed_port()?;
+        Ok(self.link(name, &listen.to_string(), target))
+    }
+
     /// [`PoolBuilder::link`] with a service class.
     #[must_use]
     pub fn link_of_class(mut self, name: &str, listen: &str, target: &str, class: &str) -> Self {
@@ -158,7 +167,7 @@ impl PoolBuilder {
     }
 }
 
-/// A running pool. Dropped, it is killed and its folder removed; after a panic its logs are shown.
+/// A running pool. Dropped, it shows the tail of its logs, is killed, and its folder removed.
 #[derive(Debug)]
 pub struct Pool {
     up: Child,
@@ -377,9 +386,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.log_tails());
-        }
+        // Test runners show this for tests that failed, and for them only.
+        eprintln!("{}", self.log_tails());
         // `up` first, so that it starts nothing again; the warden ends the rest.
         let _ = self.up.kill();
         let _ = self.up.wait();

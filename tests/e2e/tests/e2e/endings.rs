@@ -1,0 +1,118 @@
+//! How streams end: half-close, FIN and RST keep their meaning (R-STR-02), without a relay's loss.
+
+use anyhow::{Context, Result, bail, ensure};
+use fairlead_testkit::target::{self, Behaviour};
+use fairlead_testkit::{Pool, Target, verified};
+use std::io::ErrorKind;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// One pool with a link to each target; returns the open connections' pool.
+async fn pool_to(targets: &[(&str, &Target)]) -> Result<Pool> {
+    let mut builder = Pool::builder().relays(1);
+    for (name, target) in targets {
+        builder = builder.to(name, target.address())?;
+    }
+    builder.start().await
+}
+
+async fn connect(pool: &Pool, link: &str) -> Result<TcpStream> {
+    TcpStream::connect(pool.listen(link)?).await.context("connect")
+}
+
+/// F-01: a question of 1 MiB and its end, then the answer and its end, in order, without a timer; and
+/// the same when the target closes its way first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_close_keeps_its_meaning_from_either_side() -> Result<()> {
+    let answers = Behaviour::AnswerAfterEof { question: 1, answer: 2, len: MIB };
+    let asks = Behaviour::CloseFirst { seed: 3, len: MIB, question: 4 };
+    let (answering, closing) = (Target::start(answers).await?, Target::start(asks).await?);
+    let pool = pool_to(&[("answer", &answering), ("close", &closing)]).await?;
+
+    for round in 0..5 {
+        let mut stream = connect(&pool, "answer").await?;
+        verified::send(&mut stream, 1, MIB).await?;
+        stream.shutdown().await?;
+        let answer = verified::receive_to_end(&mut stream, 2, MIB);
+        tokio::time::timeout(LIMIT, answer).await.with_context(|| format!("round {round}"))??;
+        let outcome = answering.outcome(LIMIT).await?;
+        ensure!(outcome.error.is_none() && outcome.received == MIB, "round {round}: {outcome:?}");
+
+        // The target has closed its way; ours goes on for as long as we like.
+        let mut stream = connect(&pool, "close").await?;
+        let theirs = verified::receive_to_end(&mut stream, 3, MIB);
+        tokio::time::timeout(LIMIT, theirs).await.with_context(|| format!("round {round}"))??;
+        verified::send(&mut stream, 4, 3 * MIB).await?;
+        stream.shutdown().await?;
+        let outcome = closing.outcome(LIMIT).await?;
+        ensure!(outcome.error.is_none() && outcome.received == 3 * MIB, "round {round}: {outcome:?}");
+    }
+    // An empty question and an end at once are a question too.
+    let mut stream = connect(&pool, "answer").await?;
+    stream.shutdown().await?;
+    tokio::time::timeout(LIMIT, verified::receive_to_end(&mut stream, 2, MIB)).await??;
+    Ok(())
+}
+
+/// F-02: a target that resets gives an error after what could be had, never a clean end; one that
+/// closes at once loses nothing, however slow the reader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_is_an_error_and_a_close_loses_nothing() -> Result<()> {
+    let resets = Target::start(Behaviour::BytesThenReset { seed: 5, len: 100_000 }).await?;
+    let closes = Target::start(Behaviour::BytesThenClose { seed: 6, len: 2 * MIB }).await?;
+    let pool = pool_to(&[("reset", &resets), ("close", &closes)]).await?;
+    for round in 0..10 {
+        let mut stream = connect(&pool, "reset").await?;
+        let all = verified::receive_what_comes(&mut stream, 5);
+        let (received, error) = tokio::time::timeout(LIMIT, all).await??;
+        let Some(error) = error else {
+            bail!("round {round}: a clean end after {} bytes of a reset stream", received.bytes);
+        };
+        ensure!(error.kind() == ErrorKind::ConnectionReset, "round {round}: {error}");
+        ensure!(received.bytes <= 100_000);
+    }
+
+    let mut stream = connect(&pool, "close").await?;
+    let mut offset = 0;
+    let mut piece = vec![0; 32 * 1024];
+    loop {
+        let read = tokio::time::timeout(LIMIT, stream.read(&mut piece)).await??;
+        if read == 0 {
+            break;
+        }
+        let expected = verified::Pattern::new(6).bytes(offset, read);
+        ensure!(piece.get(..read) == Some(&expected[..]), "wrong bytes at offset {offset}");
+        offset += read as u64;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    ensure!(offset == 2 * MIB, "{offset} bytes of {}", 2 * MIB);
+    Ok(())
+}
+
+/// R-STR-02: an application's reset reaches the target as a reset; a full close reaches it as an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_applications_reset_and_close_reach_the_target() -> Result<()> {
+    let echo = Target::echo().await?;
+    let pool = pool_to(&[("echo", &echo)]).await?;
+    for round in 0..10 {
+        let mut stream = connect(&pool, "echo").await?;
+        verified::echo_on(&mut stream, round, 1000).await?;
+        target::reset_on_close(&stream)?;
+        drop(stream);
+        let outcome = echo.outcome(LIMIT).await?;
+        let error = outcome.error.with_context(|| format!("round {round}: a clean end where a reset was"))?;
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        ensure!(kind == Some(ErrorKind::ConnectionReset), "round {round}: {error:#}");
+
+        let mut stream = connect(&pool, "echo").await?;
+        verified::echo_on(&mut stream, round, 1000).await?;
+        drop(stream);
+        let outcome = echo.outcome(LIMIT).await?;
+        ensure!(outcome.error.is_none() && outcome.received == 1000, "round {round}: {outcome:?}");
+    }
+    Ok(())
+}

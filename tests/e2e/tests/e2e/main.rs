@@ -1,0 +1,18 @@
+//! Every end-to-end test, in one binary: linking costs more than modules.
+
+mod addresses;
+mod bulk;
+mod cli;
+mod control_gone;
+mod database;
+mod endings;
+mod enrolment;
+mod http;
+mod input;
+mod kills;
+mod many;
+mod revoke;
+mod secrecy;
+mod slow_reader;
+mod target_errors;
+mod up;
