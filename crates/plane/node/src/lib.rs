@@ -6,23 +6,30 @@
 //! restarts and opens new tunnels with the control plane dead (R-GEN-04).
 //!
 //! Read top-down: [`run`] assembles the daemon; `control` receives policy and grants, `view` holds
-//! the verified state that every other module follows; `relay` keeps the hop sessions, `listen`
-//! and `consumer` open streams, `publisher` and `target` answer them, `driver` moves the bytes.
+//! the verified state that every other module follows; `session` keeps the hop sessions listed in
+//! `relays`; `listen` and `consumer` open streams, with `association` for their secrets;
+//! `publisher`, `accepted` and `target` answer them; `driver` moves the bytes of each.
 
+mod accepted;
+mod association;
+mod attempt;
+mod backoff;
 mod config;
+mod consumer;
+mod control;
+mod driver;
+mod identity;
+mod listen;
+mod live;
+mod metrics;
+mod publisher;
+mod relays;
+mod run;
+mod session;
+mod socket;
+mod state;
+mod target;
+mod view;
 
-pub use config::{NodeConfig, NodeError};
-
-use tokio_util::sync::CancellationToken;
-
-/// Runs a node daemon until `cancel` is cancelled or it cannot go on.
-///
-/// Cancel safe: no. Cancel it through `cancel`, so that streams and sockets end in order.
-///
-/// # Errors
-/// The member folder cannot be read or is held by another process, or the daemon's identity is not
-/// usable. A control plane or relays that are away are no error.
-pub async fn run(config: NodeConfig, cancel: CancellationToken) -> Result<(), NodeError> {
-    let _ = (config, cancel);
-    Err(NodeError::NotReady)
-}
+pub use config::{IdentityFault, NodeConfig, NodeError};
+pub use run::run;

@@ -95,6 +95,11 @@ impl Tunnels {
 }
 
 impl Tunnel {
+    /// What it was admitted as.
+    pub(crate) const fn live(&self) -> &LiveTunnel {
+        &self.live
+    }
+
     /// Ends the tunnel with a reason; the first one counts.
     pub(crate) fn close(&self, code: RefusalCode) {
         let _ = self.code.set(code);

@@ -129,9 +129,10 @@ impl Stream {
     /// Drops legs that both ends have left.
     pub(super) fn reap_detached(&mut self) {
         let events = &mut self.events;
+        let ended = self.phase == Phase::Over;
         self.legs.retain(|leg| {
             let over = leg.detach_sent && leg.detach_received;
-            if over {
+            if over && !ended {
                 events.push_back(Event::LegDone { epoch: leg.epoch });
             }
             !over

@@ -28,8 +28,10 @@ impl Stream {
         let refused = |l: &Leg| l.epoch == epoch && matches!(l.state, LegState::Refusing(_));
         if out.len() > begin && self.legs.iter().any(refused) {
             self.legs.retain(|l| l.epoch != epoch);
-            self.events.push_back(Event::LegDone { epoch });
-            self.without_leg(now);
+            if self.phase != Phase::Over {
+                self.events.push_back(Event::LegDone { epoch });
+                self.without_leg(now);
+            }
         }
         self.close_if_done(now);
         self.reap_detached();

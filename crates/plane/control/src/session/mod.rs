@@ -1,0 +1,249 @@
+//! Sessions of supervisors and node daemons: wanted flows down, observed flows up.
+//!
+//! A session's task holds what it has sent and compares it with what is signed: a change that comes
+//! while the member is slow is not queued but seen at the next turn. The only queue is the one to
+//! tonic, of [`DOWN_QUEUED_MAX`] messages; a member that does not take them for [`SEND_WAIT_MAX`]
+//! is cut off and comes again.
+
+mod node;
+mod relay;
+
+use crate::control::Inner;
+use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
+use crate::audit::AuditNote;
+use crate::authority::{Csr, Issuance};
+use crate::ledger::Change;
+use fairlead_model::{Identity, WallTime};
+use fairlead_rpc::pb;
+use fairlead_rpc::pb::member_control_server::{MemberControl, MemberControlServer};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Messages that wait for the connection: a welcome, a bundle, a policy, a lease, and probes.
+const DOWN_QUEUED_MAX: usize = 16;
+/// How long a member may take none of them.
+const SEND_WAIT_MAX: Duration = Duration::from_secs(15);
+/// How long a member may take to say hello.
+const HELLO_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Silence after which a session is over: members report every 10 s.
+const SILENCE_MAX: Duration = Duration::from_secs(35);
+/// Greatest message of a member: a status with 4,096 registrations and listeners is below it.
+const MESSAGE_LEN_MAX: usize = 1024 * 1024;
+/// Greatest text that is kept of a report.
+const TEXT_LEN_MAX: usize = 512;
+
+/// Who is at the other end of a gRPC connection: proven by its certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caller(pub(crate) Identity);
+
+/// The gRPC service.
+#[derive(Debug, Clone)]
+pub(crate) struct Members(Arc<Inner>);
+
+/// The service, with its bounds.
+pub(crate) fn service(inner: Arc<Inner>) -> MemberControlServer<Members> {
+    MemberControlServer::new(Members(inner))
+        .max_decoding_message_size(MESSAGE_LEN_MAX)
+        // A policy with its lease.
+        .max_encoding_message_size(4 * 1024 * 1024)
+}
+
+type Down<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl MemberControl for Members {
+    type RelaySessionStream = Down<pb::RelayDown>;
+    type NodeSessionStream = Down<pb::NodeDown>;
+
+    async fn relay_session(
+        &self,
+        request: Request<Streaming<pb::RelayUp>>,
+    ) -> Result<Response<Self::RelaySessionStream>, Status> {
+        let Identity::Relay(id) = caller(&request)? else {
+            return Err(wrong_role("RelaySession", "a relay"));
+        };
+        self.enrolled(MemberKey::Relay(Text(id)))?;
+        let (down, stream) = mpsc::channel(DOWN_QUEUED_MAX);
+        let inner = Arc::clone(&self.0);
+        self.0
+            .sessions
+            .spawn(relay::run(inner, id, request.into_inner(), down));
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn node_session(
+        &self,
+        request: Request<Streaming<pb::NodeUp>>,
+    ) -> Result<Response<Self::NodeSessionStream>, Status> {
+        let Identity::Node(id) = caller(&request)? else {
+            return Err(wrong_role("NodeSession", "a node"));
+        };
+        self.enrolled(MemberKey::Node(Text(id)))?;
+        let (down, stream) = mpsc::channel(DOWN_QUEUED_MAX);
+        let inner = Arc::clone(&self.0);
+        self.0
+            .sessions
+            .spawn(node::run(inner, id, request.into_inner(), down));
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn renew_certificate(
+        &self,
+        request: Request<pb::RenewCertificateRequest>,
+    ) -> Result<Response<pb::RenewCertificateResponse>, Status> {
+        let identity = caller(&request)?;
+        let member = match identity {
+            Identity::Relay(id) => MemberKey::Relay(Text(id)),
+            Identity::Node(id) => MemberKey::Node(Text(id)),
+            Identity::Control => return Err(wrong_role("RenewCertificate", "a relay or a node")),
+        };
+        let csr = Csr::from_der(&request.get_ref().csr)
+            .map_err(|e| Status::invalid_argument(format!("the signing request: {e}")))?;
+        let issuance = self.renew(member, identity, &csr).await?;
+        Ok(Response::new(pb::RenewCertificateResponse {
+            certificate_chain: vec![bytes::Bytes::copy_from_slice(&issuance.der)],
+            trust_bundle: Some(pb::TrustBundle::from(&self.0.bundle)),
+        }))
+    }
+}
+
+impl Members {
+    /// A certificate of ours is not enough: the member must be there still.
+    fn enrolled(&self, member: MemberKey) -> Result<(), Status> {
+        let state = self.0.ledger.state();
+        let enrolled = match member {
+            MemberKey::Relay(id) => state.relay(id.0).is_some_and(|r| r.enrolled.is_some()),
+            MemberKey::Node(id) => state.node(id.0).is_some_and(|n| n.enrolled.is_some()),
+        };
+        if enrolled {
+            Ok(())
+        } else {
+            Err(Status::permission_denied("this member is not enrolled here any more"))
+        }
+    }
+
+    /// Records the member's new key and certificate, then signs it (R-ENR-08).
+    async fn renew(&self, member: MemberKey, identity: Identity, csr: &Csr) -> Result<Issuance, Status> {
+        let inner = &self.0;
+        let issuance = inner
+            .authority
+            .issue(csr, identity, &inner.domain, inner.clock.wall())
+            .map_err(internal)?;
+        let turn = inner.ledger.turn().await.map_err(unavailable)?;
+        let renewed = |before: &EnrolledRecord| EnrolledRecord {
+            key_hash: hex::encode(csr.key_hash),
+            certificate_not_after: issuance.not_after.into(),
+            ..before.clone()
+        };
+        let gone = || Status::permission_denied("this member is not enrolled here any more");
+        let mut change = Change::default();
+        match member {
+            MemberKey::Relay(id) => {
+                let before = turn.state().relay(id.0).ok_or_else(gone)?;
+                let after = RelayRecord {
+                    enrolled: Some(renewed(before.enrolled.as_ref().ok_or_else(gone)?)),
+                    ..before.clone()
+                };
+                let object = format!("relay {}", before.name.0);
+                change.note(AuditNote::new(object.clone(), "relay.certificate.renew", object).before(before).after(&after));
+                change.put(key::relay(id.0), &after);
+            }
+            MemberKey::Node(id) => {
+                let before = turn.state().node(id.0).ok_or_else(gone)?;
+                let after = NodeRecord {
+                    enrolled: Some(renewed(before.enrolled.as_ref().ok_or_else(gone)?)),
+                    ..before.clone()
+                };
+                let object = format!("node {}", before.name.0);
+                change.note(AuditNote::new(object.clone(), "node.certificate.renew", object).before(before).after(&after));
+                change.put(key::node(id.0), &after);
+            }
+        }
+        turn.commit(change).await.map_err(unavailable)?;
+        Ok(issuance)
+    }
+}
+
+/// The caller that the connection's TLS proved. Without one nothing is served: the service is
+/// never mounted where client certificates are not asked for.
+fn caller<T>(request: &Request<T>) -> Result<Identity, Status> {
+    request
+        .extensions()
+        .get::<Caller>()
+        .map(|caller| caller.0)
+        .ok_or_else(|| Status::unauthenticated("no client certificate"))
+}
+
+fn wrong_role(method: &str, expected: &str) -> Status {
+    Status::permission_denied(format!("{method} is for {expected}; the certificate says another role"))
+}
+
+fn internal(error: impl std::error::Error) -> Status {
+    Status::internal(fairlead_telemetry::chain(&error))
+}
+
+fn unavailable(error: impl std::error::Error) -> Status {
+    Status::unavailable(fairlead_telemetry::chain(&error))
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// The member closed it, or its connection broke.
+    Gone,
+    /// The member broke the order of messages.
+    Protocol,
+    /// The member takes no messages.
+    Stuck,
+    /// The member says nothing.
+    Silent,
+    /// A newer session of the same member took its place, or the control plane stops.
+    Replaced,
+    /// The clocks differ by more than 60 s (R-POL-05); said in the stream's status.
+    Clock,
+}
+
+/// Sends one message; bounded in time.
+async fn send<T>(down: &mpsc::Sender<Result<T, Status>>, message: T) -> Result<(), Ended> {
+    send_result(down, Ok(message)).await
+}
+
+async fn send_result<T>(
+    down: &mpsc::Sender<Result<T, Status>>,
+    message: Result<T, Status>,
+) -> Result<(), Ended> {
+    match tokio::time::timeout(SEND_WAIT_MAX, down.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Ended::Gone),
+        Err(_) => Err(Ended::Stuck),
+    }
+}
+
+/// A text of a report, cut to its bound.
+fn text(mut text: String) -> String {
+    if text.len() > TEXT_LEN_MAX {
+        let end = (0..=TEXT_LEN_MAX).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+/// Says how far the clocks differ, where it is too far.
+fn clock_fault(theirs_ms: i64, ours: WallTime) -> Option<String> {
+    let theirs = WallTime(theirs_ms);
+    let (difference, how) = if theirs > ours {
+        (theirs.since(ours), "ahead of")
+    } else {
+        (ours.since(theirs), "behind")
+    };
+    (difference > crate::enrol::CLOCK_SKEW_MAX).then(|| {
+        format!(
+            "clock differs by {}: the member's clock is {how} the control plane's",
+            crate::enrol::about(difference)
+        )
+    })
+}

@@ -1,0 +1,203 @@
+//! A node daemon's session: policy, grants and trust down; reach, registrations and listeners up.
+
+use super::{Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, send, send_result, text};
+use crate::control::Inner;
+use crate::observed::{Listener, NodeReport, Reach};
+use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
+use crate::publish::GrantSet;
+use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId};
+use fairlead_rpc::pb::{self, node_down, node_up};
+use fairlead_trust::{NodePolicy, Verified};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+type Sender = mpsc::Sender<Result<pb::NodeDown, Status>>;
+
+/// The least time between two pushes of the same policy: a node that refuses it is not flooded.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+struct Task {
+    inner: Arc<Inner>,
+    id: NodeId,
+    down: Sender,
+    /// The policy that was sent last: epoch, revision, when.
+    policy: Option<(u64, u64, MonoTime)>,
+    grants: Option<Arc<GrantSet>>,
+    /// The policy that the node said it holds.
+    held: Option<(u64, u64)>,
+}
+
+/// Serves one session to its end.
+pub(super) async fn run(inner: Arc<Inner>, id: NodeId, mut up: Streaming<pb::NodeUp>, down: Sender) {
+    let hello = tokio::time::timeout(HELLO_WAIT_MAX, up.message()).await;
+    let Ok(Ok(Some(pb::NodeUp {
+        body: Some(node_up::Body::Hello(hello)),
+    }))) = hello
+    else {
+        let _ = send_result(&down, Err(Status::invalid_argument("the first message is not a hello"))).await;
+        return;
+    };
+    if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
+        tracing::warn!(node = %id, fault, "a node's session was refused");
+        let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
+        return;
+    }
+    let cancel = inner.stopping.child_token();
+    let session = inner.observed.open_node(id, text(hello.version.clone()), cancel.clone());
+    let mut task = Task {
+        inner: Arc::clone(&inner),
+        id,
+        down,
+        policy: None,
+        grants: None,
+        held: Some((hello.policy_epoch, hello.policy_revision)),
+    };
+    let ended = match task.open(&hello).await {
+        Ok(()) => task.serve(&mut up, &cancel).await,
+        Err(ended) => ended,
+    };
+    tracing::info!(node = %id, ?ended, "a node's session ended");
+    inner.observed.close_node(id, session.number, inner.clock.mono());
+    inner.wake.notify_one();
+}
+
+impl Task {
+    async fn open(&self, hello: &pb::NodeHello) -> Result<(), Ended> {
+        let state = self.inner.ledger.state();
+        let record = state.node(self.id).ok_or(Ended::Gone)?;
+        tracing::info!(node = %record.name.0, "a node connected");
+        self.send(node_down::Body::Welcome(pb::NodeWelcome {
+            name: record.name.0.to_string(),
+            wall_clock_ms: self.inner.clock.wall().0,
+        }))
+        .await?;
+        if hello.trust_bundle_version < self.inner.bundle.version {
+            self.send(node_down::Body::TrustBundle(pb::TrustBundle::from(&self.inner.bundle)))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn serve(
+        &mut self,
+        up: &mut Streaming<pb::NodeUp>,
+        cancel: &tokio_util::sync::CancellationToken,
+    ) -> Ended {
+        let mut documents = self.inner.published.watch();
+        let mut heard = tokio::time::Instant::now();
+        loop {
+            documents.mark_unchanged();
+            if let Err(ended) = self.follow().await {
+                return ended;
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return Ended::Replaced,
+                message = up.message() => {
+                    heard = tokio::time::Instant::now();
+                    match message {
+                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::Status(status)) })) => self.hear(status),
+                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::Hello(_)) })) => return Ended::Protocol,
+                        // A message of a newer version.
+                        Ok(Some(pb::NodeUp { body: None })) => {}
+                        Ok(None) | Err(_) => return Ended::Gone,
+                    }
+                }
+                changed = documents.changed() => if changed.is_err() { return Ended::Replaced },
+                () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
+            }
+        }
+    }
+
+    async fn send(&self, body: node_down::Body) -> Result<(), Ended> {
+        send(&self.down, pb::NodeDown { body: Some(body) }).await
+    }
+
+    /// Sends what the daemon should have and has not been sent: the policy first, then its grants.
+    async fn follow(&mut self) -> Result<(), Ended> {
+        let documents = self.inner.published.snapshot();
+        if let Some(policy) = documents.nodes.get(&self.id) {
+            let now = self.inner.clock.mono();
+            if self.policy_due(policy, now) {
+                self.send(node_down::Body::PolicyEnvelope(policy.envelope().clone()))
+                    .await?;
+                self.policy = Some((policy.epoch.0, policy.revision.0, now));
+            }
+        }
+        let grants = documents.grants.get(&self.id).cloned().unwrap_or_default();
+        if self.grants.as_ref().is_none_or(|sent| sent.grants != grants.grants) {
+            self.send(node_down::Body::Grants(pb::GrantSet {
+                grant_envelopes: grants.grants.values().map(|g| g.envelope.clone()).collect(),
+            }))
+            .await?;
+            self.grants = Some(grants);
+        }
+        Ok(())
+    }
+
+    fn policy_due(&self, policy: &Verified<NodePolicy>, now: MonoTime) -> bool {
+        let point = (policy.epoch.0, policy.revision.0);
+        if self.held == Some(point) {
+            return false;
+        }
+        match self.policy {
+            Some((epoch, revision, at)) if (epoch, revision) == point => now.since(at) >= AGAIN_AFTER,
+            Some(_) | None => true,
+        }
+    }
+
+    fn hear(&mut self, status: pb::NodeStatus) {
+        let report = report(status);
+        self.held = report.policy;
+        if let Some(observed) = self.inner.observed.lock().nodes.get_mut(&self.id) {
+            observed.status = Some(report);
+        }
+        self.inner.wake.notify_one();
+    }
+}
+
+/// Reads a report; parts without an id of ours, and parts above the bounds, are left out.
+fn report(status: pb::NodeStatus) -> NodeReport {
+    NodeReport {
+        policy: (status.policy_epoch > 0).then_some((status.policy_epoch, status.policy_revision)),
+        policy_refused: text(status.policy_refused),
+        relays: status
+            .relays
+            .into_iter()
+            .take(RELAYS_MAX)
+            .filter_map(|reach| Some((RelayId::from_slice(&reach.relay_id)?, self::reach(reach))))
+            .collect(),
+        listeners: status
+            .listeners
+            .into_iter()
+            .take(LINKS_PER_NODE_MAX)
+            .filter_map(|listener| {
+                Some((
+                    RouteId::from_slice(&listener.route_id)?,
+                    Listener {
+                        listening: listener.listening,
+                        error: text(listener.error),
+                    },
+                ))
+            })
+            .collect(),
+        live_streams: status.live_streams,
+        memory_bytes: status.memory_bytes,
+        metrics: text(status.metrics),
+    }
+}
+
+fn reach(reach: pb::RelayReach) -> Reach {
+    Reach {
+        connected: reach.connected,
+        rtt_us: (reach.rtt_us > 0).then_some(reach.rtt_us),
+        error: text(reach.error),
+        registered: reach
+            .registered_endpoint_ids
+            .iter()
+            .take(LINKS_PER_NODE_MAX)
+            .filter_map(|id| EndpointId::from_slice(id))
+            .collect(),
+    }
+}

@@ -1,0 +1,439 @@
+//! A supervisor's session: policy, leases, trust and probes down; the worker's state up.
+
+use super::{DOWN_QUEUED_MAX, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, send, send_result, text};
+use crate::audit::AuditNote;
+use crate::control::Inner;
+use crate::ledger::{Change, CommitError};
+use crate::observed::{Opened, RelayReport, WorkerState};
+use crate::publish::is_of_head;
+use crate::readiness::OFFLINE_AFTER;
+use crate::record::{At, HeadRecord, MemberKey, RelayRecord, Text, key};
+use crate::setting::Settings;
+use bytes::Bytes;
+use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, RelayId, WallTime};
+use fairlead_rpc::pb::{self, relay_down, relay_up};
+use fairlead_rpc::signed::encode_policy_lease;
+use fairlead_trust::admission::PolicyHead;
+use fairlead_trust::{PayloadType, PolicyLease, RelayPolicy, Verified, seal};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tonic::{Status, Streaming};
+
+/// How often a lease is renewed, so that an outage starts with nearly the full lease.
+const LEASE_EVERY: Duration = Duration::from_secs(600);
+/// The least time between two pushes of the same policy to the same worker process: one that
+/// refuses it is not flooded.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+const _: () = assert!(DOWN_QUEUED_MAX >= 4, "a session's first messages fit without a wait");
+
+type Sender = mpsc::Sender<Result<pb::RelayDown, Status>>;
+
+/// What was sent to the supervisor.
+#[derive(Default)]
+struct Sent {
+    policy: Option<Policy>,
+    lease: Option<Lease>,
+}
+
+struct Policy {
+    root: [u8; 32],
+    revision: u64,
+    /// The worker's process that it was sent for.
+    worker_pid: u32,
+    at: MonoTime,
+}
+
+struct Lease {
+    at: MonoTime,
+    length: Duration,
+}
+
+struct Task {
+    inner: Arc<Inner>,
+    id: RelayId,
+    down: Sender,
+    sent: Sent,
+}
+
+/// Serves one session to its end.
+pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::RelayUp>, down: Sender) {
+    let hello = tokio::time::timeout(HELLO_WAIT_MAX, up.message()).await;
+    let Ok(Ok(Some(pb::RelayUp {
+        body: Some(relay_up::Body::Hello(hello)),
+    }))) = hello
+    else {
+        let _ = send_result(&down, Err(Status::invalid_argument("the first message is not a hello"))).await;
+        return;
+    };
+    if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
+        tracing::warn!(relay = %id, fault, "a relay's session was refused");
+        let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
+        return;
+    }
+    let cancel = inner.stopping.child_token();
+    let Opened { session, mut probes } = inner.observed.open_relay(id, text(hello.version.clone()), cancel.clone());
+    let mut task = Task {
+        inner: Arc::clone(&inner),
+        id,
+        down,
+        sent: Sent::default(),
+    };
+    let ended = match task.open(hello).await {
+        Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
+        Err(ended) => ended,
+    };
+    tracing::info!(relay = %id, ?ended, "a relay's session ended");
+    if inner.observed.close_relay(id, session.number, inner.clock.mono())
+        && let Err(error) = record_loss(&inner, id).await
+    {
+        // The next start takes the last pulse for it.
+        tracing::warn!(relay = %id, error = %fairlead_telemetry::chain(&error), "the end of a session was not recorded");
+    }
+    inner.wake.notify_one();
+}
+
+impl Task {
+    async fn open(&mut self, hello: pb::RelayHello) -> Result<(), Ended> {
+        record_return(&self.inner, self.id).await.map_err(|error| {
+            tracing::warn!(relay = %self.id, error = %fairlead_telemetry::chain(&error), "a session could not be opened");
+            Ended::Gone
+        })?;
+        let state = self.inner.ledger.state();
+        let record = state.relay(self.id).ok_or(Ended::Gone)?;
+        tracing::info!(relay = %record.name.0, version = %text(hello.version), "a relay connected");
+        self.send(relay_down::Body::Welcome(pb::RelayWelcome {
+            name: record.name.0.to_string(),
+            wall_clock_ms: self.inner.clock.wall().0,
+            advertised_address: record.address.0.to_string(),
+        }))
+        .await?;
+        if hello.trust_bundle_version < self.inner.bundle.version {
+            self.send(relay_down::Body::TrustBundle(pb::TrustBundle::from(&self.inner.bundle)))
+                .await?;
+        }
+        let applied = hello.applied.and_then(|head| PolicyHead::try_from(head).ok());
+        let mut members = self.inner.observed.lock();
+        if let Some(observed) = members.relays.get_mut(&self.id)
+            && let Some(status) = &mut observed.status
+        {
+            status.applied = applied;
+        }
+        Ok(())
+    }
+
+    async fn serve(
+        &mut self,
+        up: &mut Streaming<pb::RelayUp>,
+        probes: &mut mpsc::Receiver<fairlead_rpc::ProbeRequest>,
+        cancel: &tokio_util::sync::CancellationToken,
+    ) -> Ended {
+        let mut documents = self.inner.published.watch();
+        let mut commits = self.inner.ledger.watch();
+        let mut heard = tokio::time::Instant::now();
+        loop {
+            documents.mark_unchanged();
+            commits.mark_unchanged();
+            if let Err(ended) = self.follow().await {
+                return ended;
+            }
+            let lease_wait = self.lease_wait();
+            tokio::select! {
+                () = cancel.cancelled() => return Ended::Replaced,
+                message = up.message() => {
+                    heard = tokio::time::Instant::now();
+                    match message {
+                        Ok(Some(pb::RelayUp { body: Some(body) })) => {
+                            if let Err(ended) = self.hear(body) {
+                                return ended;
+                            }
+                        }
+                        // A message of a newer version.
+                        Ok(Some(pb::RelayUp { body: None })) => {}
+                        Ok(None) | Err(_) => return Ended::Gone,
+                    }
+                }
+                probe = probes.recv() => match probe {
+                    Some(probe) => {
+                        let probe = relay_down::Body::Probe(pb::ProbeRequest::from(&probe));
+                        if let Err(ended) = self.send(probe).await {
+                            return ended;
+                        }
+                    }
+                    None => return Ended::Replaced,
+                },
+                changed = wait(&mut documents) => if !changed { return Ended::Replaced },
+                changed = wait(&mut commits) => if !changed { return Ended::Replaced },
+                () = tokio::time::sleep(lease_wait) => {}
+                () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
+            }
+        }
+    }
+
+    async fn send(&self, body: relay_down::Body) -> Result<(), Ended> {
+        send(&self.down, pb::RelayDown { body: Some(body) }).await
+    }
+
+    /// Sends what the supervisor should have and has not been sent.
+    async fn follow(&mut self) -> Result<(), Ended> {
+        let Some(policy) = self.inner.published.snapshot().relays.get(&self.id).cloned() else {
+            return Ok(());
+        };
+        let now = self.inner.clock.mono();
+        if self.policy_due(&policy, now) {
+            let Some(lease) = self.lease(&policy).await? else {
+                return Ok(());
+            };
+            self.send(relay_down::Body::Policy(pb::SignedPolicy {
+                policy_envelope: policy.envelope().clone(),
+                lease_envelope: lease,
+            }))
+            .await?;
+            let pid = self.reported(|s| s.worker_pid).unwrap_or(0);
+            self.sent.policy = Some(Policy {
+                root: policy.root().0,
+                revision: policy.revision.0,
+                worker_pid: pid,
+                at: now,
+            });
+            return Ok(());
+        }
+        // A lease alone, for the policy that the worker holds.
+        if self.lease_wait().is_zero() && self.holds(&policy) {
+            let Some(lease) = self.lease(&policy).await? else {
+                return Ok(());
+            };
+            self.send(relay_down::Body::LeaseEnvelope(lease)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the policy is to be sent: it is new, or the worker says that it does not hold it
+    /// (R-POL-07).
+    fn policy_due(&self, policy: &Verified<RelayPolicy>, now: MonoTime) -> bool {
+        if self.holds(policy) {
+            return false;
+        }
+        let Some(sent) = &self.sent.policy else {
+            return true;
+        };
+        if sent.root != policy.root().0 || sent.revision != policy.revision.0 {
+            return true;
+        }
+        // It was sent and is not reported yet: again for another process, or after a while.
+        let other_process = self.reported(|s| s.worker_pid).is_some_and(|pid| pid != sent.worker_pid);
+        other_process || now.since(sent.at) >= AGAIN_AFTER
+    }
+
+    /// Whether the worker reported that it holds this policy.
+    fn holds(&self, policy: &Verified<RelayPolicy>) -> bool {
+        self.reported(|s| s.applied)
+            .flatten()
+            .is_some_and(|a| a.epoch == policy.epoch && a.revision == policy.revision && a.root == policy.root())
+    }
+
+    fn reported<T>(&self, of: impl FnOnce(&RelayReport) -> T) -> Option<T> {
+        let members = self.inner.observed.lock();
+        members
+            .relays
+            .get(&self.id)
+            .and_then(|o| o.status.as_ref())
+            .map(of)
+    }
+
+    /// Until the next lease; zero when it is due.
+    fn lease_wait(&self) -> Duration {
+        let length = Settings::of(&self.inner.ledger.state()).lease;
+        match &self.sent.lease {
+            Some(lease) if lease.length == length => {
+                LEASE_EVERY.saturating_sub(self.inner.clock.mono().since(lease.at))
+            }
+            // None yet, or the setting was changed.
+            Some(_) | None => Duration::ZERO,
+        }
+    }
+
+    /// A new lease for the policy; `None` while the policy is not the newest committed one (its
+    /// successor is about to be signed).
+    async fn lease(&mut self, policy: &Verified<RelayPolicy>) -> Result<Option<Bytes>, Ended> {
+        let length = Settings::of(&self.inner.ledger.state()).lease;
+        let at = self.inner.clock.mono();
+        match issue_lease(&self.inner, self.id, policy, length).await {
+            Ok(lease) => {
+                if lease.is_some() {
+                    self.sent.lease = Some(Lease { at, length });
+                }
+                Ok(lease)
+            }
+            Err(error) => {
+                // The member comes again; the store may have recovered then.
+                tracing::warn!(relay = %self.id, error = %fairlead_telemetry::chain(&error), "no lease could be signed");
+                Err(Ended::Gone)
+            }
+        }
+    }
+
+    fn hear(&mut self, body: relay_up::Body) -> Result<(), Ended> {
+        match body {
+            relay_up::Body::Hello(_) => return Err(Ended::Protocol),
+            relay_up::Body::Status(status) => {
+                let report = report(status);
+                let mut members = self.inner.observed.lock();
+                if let Some(observed) = members.relays.get_mut(&self.id) {
+                    observed.status = Some(report);
+                }
+            }
+            relay_up::Body::ProbeReport(report) => {
+                let (Some(relay), Ok(id)) = (
+                    RelayId::from_slice(&report.relay_id),
+                    <[u8; 16]>::try_from(report.request_id.as_ref()),
+                ) else {
+                    return Err(Ended::Protocol);
+                };
+                let result = if report.reachable {
+                    Ok(())
+                } else if report.error.is_empty() {
+                    Err("no reason given".to_owned())
+                } else {
+                    Err(text(report.error))
+                };
+                let now = self.inner.clock.mono();
+                self.inner.observed.probe_reported(relay, self.id, id, result, now);
+            }
+        }
+        self.inner.wake.notify_one();
+        Ok(())
+    }
+}
+
+async fn wait(changes: &mut watch::Receiver<u64>) -> bool {
+    changes.changed().await.is_ok()
+}
+
+fn report(status: pb::RelayStatus) -> RelayReport {
+    let worker = match status.worker_state() {
+        pb::WorkerState::Unspecified | pb::WorkerState::Starting => WorkerState::Starting,
+        pb::WorkerState::Listening => WorkerState::Listening,
+        pb::WorkerState::BackingOff => WorkerState::BackingOff,
+        pb::WorkerState::CrashLoop => WorkerState::CrashLoop,
+    };
+    RelayReport {
+        worker,
+        worker_version: text(status.worker_version),
+        worker_pid: status.worker_pid,
+        worker_restarts: status.worker_restarts,
+        worker_last_exit: text(status.worker_last_exit),
+        applied: status.applied.and_then(|head| PolicyHead::try_from(head).ok()),
+        policy_refused: text(status.policy_refused),
+        live_tunnels: status.live_tunnels,
+        hop_sessions: status.hop_sessions,
+        memory_bytes: status.memory_bytes,
+        open_descriptors: status.open_descriptors,
+        bytes_relayed: status.bytes_relayed,
+        worker_metrics: text(status.worker_metrics),
+    }
+}
+
+/// Takes the next lease number in the store, then signs the lease.
+async fn issue_lease(
+    inner: &Inner,
+    id: RelayId,
+    policy: &Verified<RelayPolicy>,
+    length: Duration,
+) -> Result<Option<Bytes>, CommitError> {
+    let member = MemberKey::Relay(Text(id));
+    let turn = inner.ledger.turn().await?;
+    let Some(head) = turn.state().heads.get(&member).map(|k| k.record.clone()) else {
+        return Ok(None);
+    };
+    if !is_of_head(policy, &head) {
+        return Ok(None);
+    }
+    let not_before = inner.clock.wall();
+    let not_after = not_before.plus(length);
+    let next = HeadRecord {
+        lease_seq: head.lease_seq.saturating_add(1),
+        lease_not_after: Some(At::from(not_after)),
+        ..head
+    };
+    let seq = LeaseSeq(next.lease_seq);
+    let mut change = Change::default();
+    change.put(key::head(member), &next);
+    turn.commit(change).await?;
+    let lease = PolicyLease {
+        relay: id,
+        epoch: policy.epoch,
+        revision: policy.revision,
+        root: policy.root(),
+        not_before,
+        not_after,
+        seq,
+        leader_term: LeaderTerm(inner.term.0),
+    };
+    match seal(&inner.authority.policy, PayloadType::PolicyLease, &encode_policy_lease(&lease)) {
+        Ok(envelope) => Ok(Some(envelope)),
+        Err(error) => {
+            tracing::error!(relay = %id, %error, "a lease could not be signed");
+            Ok(None)
+        }
+    }
+}
+
+/// Notes in the store when a relay's session ended: the start of an outage.
+async fn record_loss(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
+    let now = inner.clock.wall();
+    let turn = inner.ledger.turn().await?;
+    let Some(before) = turn.state().relay(id) else {
+        return Ok(());
+    };
+    let after = RelayRecord {
+        lost_at: Some(At::from(now)),
+        ..before.clone()
+    };
+    let mut change = Change::default();
+    change.put(key::relay(id), &after);
+    turn.commit(change).await
+}
+
+/// On reconnect: the outage goes into the audit log (R-POL-08), with its beginning and its end.
+async fn record_return(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
+    let to = inner.clock.wall();
+    let turn = inner.ledger.turn().await?;
+    let Some(before) = turn.state().relay(id) else {
+        return Ok(());
+    };
+    let had_policy = turn
+        .state()
+        .heads
+        .get(&MemberKey::Relay(Text(id)))
+        .is_some_and(|head| head.record.lease_seq > 0);
+    // No end on record: the control plane was ended while the session was there, and was alive for
+    // the last time at its last pulse.
+    let from = before.lost_at.map(WallTime::from).or(inner.last_pulse);
+    let outage = from.filter(|from| had_policy && to.since(*from) >= OFFLINE_AFTER);
+    if before.lost_at.is_none() && outage.is_none() {
+        return Ok(());
+    }
+    // A second session of this process's life has no outage before it but its own.
+    if before.lost_at.is_none() && inner.observed.lock().relays.get(&id).is_some_and(|o| o.lost_at.is_some() || o.status.is_some()) {
+        return Ok(());
+    }
+    let after = RelayRecord {
+        lost_at: None,
+        ..before.clone()
+    };
+    let mut change = Change::default();
+    if let Some(from) = outage {
+        let period = serde_json::json!({ "from": time_text(from), "to": time_text(to) });
+        let object = format!("relay {}", before.name.0);
+        change.note(AuditNote::new("control", "relay.instance.policy.stale_period", object).after(&period));
+    }
+    change.put(key::relay(id), &after);
+    turn.commit(change).await
+}
+
+/// RFC 3339 with milliseconds.
+fn time_text(at: WallTime) -> String {
+    jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |t| format!("{t:.3}"))
+}

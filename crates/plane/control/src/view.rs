@@ -1,0 +1,387 @@
+//! Views: what is wanted, what is signed and what was reported, put together for people.
+
+use crate::api::{
+    HeadView, LinkState, LinkView, NodeState, NodeView, PolicyView, ReachView, Ref, RelayState, RelayView,
+    StatusView, WorkerView,
+};
+use crate::control::Inner;
+use crate::observed::{Members, NodeObserved, NodeReport};
+use crate::plan::endpoints_on;
+use crate::publish::Documents;
+use crate::readiness::{self, OFFLINE_AFTER};
+use crate::reconcile::facts;
+use crate::record::{At, LinkRecord, NodeRecord, RelayRecord};
+use crate::state::State;
+use fairlead_model::{Generation, MonoTime, Name, NodeId, RelayId, WallTime};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+/// One consistent look at everything. Holds the lock on reports: make views and drop it.
+pub(crate) struct Viewer<'a> {
+    inner: &'a Inner,
+    pub(crate) state: Arc<State>,
+    documents: Documents,
+    members: MutexGuard<'a, Members>,
+    mono: MonoTime,
+    wall: WallTime,
+}
+
+impl<'a> Viewer<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Self {
+        Self {
+            inner,
+            state: inner.ledger.state(),
+            documents: inner.published.snapshot(),
+            members: inner.observed.lock(),
+            mono: inner.clock.mono(),
+            wall: inner.clock.wall(),
+        }
+    }
+
+    pub(crate) fn relay(&self, record: &RelayRecord) -> RelayView {
+        let id = record.id.0;
+        let observed = self.members.relays.get(&id);
+        let status = observed.and_then(|o| o.status.as_ref());
+        let (state, state_reason) = self.relay_state(record);
+        RelayView {
+            id,
+            name: record.name.0.clone(),
+            address: record.address.0.clone(),
+            failure_domain: record.failure_domain.0.clone(),
+            local: record.local,
+            state,
+            state_reason,
+            capacity: record.capacity,
+            created_at: record.created_at.into(),
+            enrolled_at: record.enrolled.as_ref().map(|e| e.at.into()),
+            last_seen: self.last_seen(
+                observed.is_some_and(|o| o.session.is_some()),
+                observed.and_then(|o| o.lost_at),
+                record.lost_at,
+            ),
+            version: observed.map(|o| o.version.clone()).unwrap_or_default(),
+            worker: status.map(|s| WorkerView {
+                state: s.worker.as_str(),
+                version: s.worker_version.clone(),
+                pid: s.worker_pid,
+                restarts: s.worker_restarts,
+                last_exit: s.worker_last_exit.clone(),
+                live_tunnels: s.live_tunnels,
+                hop_sessions: s.hop_sessions,
+                memory_bytes: s.memory_bytes,
+                open_descriptors: s.open_descriptors,
+                bytes_relayed: s.bytes_relayed,
+                metrics: s.worker_metrics.clone(),
+            }),
+            policy: PolicyView {
+                wanted: self.documents.relays.get(&id).map(|p| HeadView {
+                    epoch: p.epoch.0,
+                    revision: p.revision.0,
+                }),
+                applied: status.and_then(|s| s.applied).map(|a| HeadView {
+                    epoch: a.epoch.0,
+                    revision: a.revision.0,
+                }),
+                refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
+                lease_not_after: status.and_then(|s| s.applied).map(|a| a.lease_not_after),
+            },
+            certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
+            endpoints: endpoints_on(&self.documents.placements, id),
+        }
+    }
+
+    fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
+        let observed = self.members.relays.get(&record.id.0);
+        readiness::standing(&facts(record, observed, &self.members, self.mono, self.inner.started))
+    }
+
+    pub(crate) fn node(&self, record: &NodeRecord) -> NodeView {
+        let id = record.id.0;
+        let observed = self.members.nodes.get(&id);
+        let status = observed.and_then(|o| o.status.as_ref());
+        let (state, state_reason) = self.node_state(record, observed);
+        NodeView {
+            id,
+            name: record.name.0.clone(),
+            state,
+            state_reason,
+            created_at: record.created_at.into(),
+            enrolled_at: record.enrolled.as_ref().map(|e| e.at.into()),
+            last_seen: self.last_seen(
+                observed.is_some_and(|o| o.session.is_some()),
+                observed.and_then(|o| o.lost_at),
+                None,
+            ),
+            version: observed.map(|o| o.version.clone()).unwrap_or_default(),
+            policy: PolicyView {
+                wanted: self.wanted_node(id),
+                applied: status.and_then(|s| s.policy).map(|(epoch, revision)| HeadView { epoch, revision }),
+                refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
+                lease_not_after: None,
+            },
+            relays: self.reaches(id, status),
+            live_streams: status.map_or(0, |s| s.live_streams),
+            memory_bytes: status.map_or(0, |s| s.memory_bytes),
+            metrics: status.map(|s| s.metrics.clone()).unwrap_or_default(),
+            certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
+        }
+    }
+
+    fn wanted_node(&self, id: NodeId) -> Option<HeadView> {
+        self.documents.nodes.get(&id).map(|p| HeadView {
+            epoch: p.epoch.0,
+            revision: p.revision.0,
+        })
+    }
+
+    fn reaches(&self, id: NodeId, status: Option<&NodeReport>) -> Vec<ReachView> {
+        let Some(policy) = self.documents.nodes.get(&id) else {
+            return Vec::new();
+        };
+        policy
+            .relays
+            .iter()
+            .map(|relay| {
+                let reach = status.and_then(|s| s.relays.get(&relay.relay));
+                ReachView {
+                    relay: Ref {
+                        id: relay.relay,
+                        name: relay.name.clone(),
+                    },
+                    connected: reach.is_some_and(|r| r.connected),
+                    rtt_us: reach.and_then(|r| r.rtt_us),
+                    error: reach.map(|r| r.error.clone()).unwrap_or_default(),
+                    registered: reach.map(|r| r.registered.clone()).unwrap_or_default(),
+                }
+            })
+            .collect()
+    }
+
+    fn node_state(&self, record: &NodeRecord, observed: Option<&NodeObserved>) -> (NodeState, String) {
+        if record.enrolled.is_none() {
+            return (NodeState::Pending, "it has not enrolled yet".to_owned());
+        }
+        let connected = observed.is_some_and(|o| o.session.is_some());
+        let lost_at = observed.and_then(|o| o.lost_at).unwrap_or(self.inner.started);
+        if !connected && self.mono.since(lost_at) >= OFFLINE_AFTER {
+            return (NodeState::Offline, "its daemon is not connected".to_owned());
+        }
+        let reason = self.node_unready(record.id.0, connected, observed.and_then(|o| o.status.as_ref()));
+        match reason {
+            None => (NodeState::Ready, String::new()),
+            Some(reason) => (NodeState::NotReady, reason),
+        }
+    }
+
+    fn node_unready(&self, id: NodeId, connected: bool, status: Option<&NodeReport>) -> Option<String> {
+        let Some(status) = status else {
+            return Some(if connected {
+                "its daemon has not reported yet".to_owned()
+            } else {
+                "its daemon is not connected yet".to_owned()
+            });
+        };
+        if !status.policy_refused.is_empty() {
+            return Some(format!("it refused its policy: {}", status.policy_refused));
+        }
+        let wanted = self.wanted_node(id);
+        if wanted.is_none() || wanted.map(|w| (w.epoch, w.revision)) != status.policy {
+            return Some("it does not hold its newest policy yet".to_owned());
+        }
+        let reaches = self.reaches(id, Some(status));
+        if reaches.is_empty() {
+            return Some("no relay is ready for it".to_owned());
+        }
+        let missing = reaches.iter().find(|reach| {
+            !reach.connected
+                && self
+                    .state
+                    .relay(reach.relay.id)
+                    .is_some_and(|r| self.relay_state(r).0 == RelayState::Ready)
+        });
+        if let Some(reach) = missing {
+            return Some(unreached(reach));
+        }
+        if !reaches.iter().any(|r| r.connected) {
+            return Some("it is connected to none of its relays".to_owned());
+        }
+        None
+    }
+
+    pub(crate) fn link(&self, record: &LinkRecord) -> LinkView {
+        let placement = self.documents.placements.get(&record.id.0);
+        let relays: Vec<RelayId> = placement.map(|p| p.relays().collect()).unwrap_or_default();
+        let waiting_for = self.link_waits(record, &relays);
+        LinkView {
+            id: record.id.0,
+            name: record.name.0.clone(),
+            from: self.node_ref(record.consumer.0),
+            to: self.node_ref(record.publisher.0),
+            target: record.target.0.clone(),
+            listen: record.listen.0,
+            class: record.class.0,
+            endpoint: record.endpoint.0,
+            generation: Generation(record.generation),
+            route: record.route.0,
+            created_at: record.created_at.into(),
+            relays: relays
+                .iter()
+                .filter_map(|id| self.state.relay(*id))
+                .map(|r| Ref {
+                    id: r.id.0,
+                    name: r.name.0.clone(),
+                })
+                .collect(),
+            placement_reason: placement
+                .map_or_else(|| "it has not been planned yet".to_owned(), |p| p.reason.to_string()),
+            state: if waiting_for.is_empty() {
+                LinkState::Ready
+            } else {
+                LinkState::Pending
+            },
+            waiting_for,
+        }
+    }
+
+    /// What is missing until a connection to the link's listener is carried.
+    fn link_waits(&self, record: &LinkRecord, relays: &[RelayId]) -> Vec<String> {
+        let mut waits = Vec::new();
+        let consumer = self.node_ref(record.consumer.0).name;
+        let publisher = self.node_ref(record.publisher.0).name;
+        if relays.is_empty() {
+            waits.push("no relay is ready to carry it".to_owned());
+        }
+        let report = |id: NodeId| {
+            self.members
+                .nodes
+                .get(&id)
+                .filter(|n| n.session.is_some())
+                .and_then(|n| n.status.as_ref())
+        };
+        let from = report(record.consumer.0);
+        let to = report(record.publisher.0);
+        if from.is_none() {
+            waits.push(format!("consumer {consumer} is not connected"));
+        }
+        if to.is_none() {
+            waits.push(format!("publisher {publisher} is not connected"));
+        }
+        if let Some(to) = to
+            && !relays.iter().any(|r| is_registered(to, *r, record))
+        {
+            waits.push(format!("publisher {publisher} has not registered it on a relay yet"));
+        }
+        if let (Some(from), Some(to)) = (from, to)
+            && !relays.iter().any(|r| {
+                is_registered(to, *r, record) && from.relays.get(r).is_some_and(|reach| reach.connected)
+            })
+        {
+            waits.push(format!(
+                "consumer {consumer} reaches no relay where it is registered yet"
+            ));
+        }
+        match from.map(|s| s.listeners.get(&record.route.0)) {
+            Some(Some(listener)) if !listener.error.is_empty() => {
+                waits.push(format!(
+                    "consumer {consumer} cannot listen on {}: {}",
+                    record.listen.0, listener.error
+                ));
+            }
+            Some(Some(listener)) if listener.listening => {}
+            Some(Some(_) | None) => {
+                waits.push(format!(
+                    "consumer {consumer} does not listen on {} yet",
+                    record.listen.0
+                ));
+            }
+            None => {}
+        }
+        waits
+    }
+
+    fn node_ref(&self, id: NodeId) -> Ref<NodeId> {
+        let name = self.state.node(id).map(|n| n.name.0.clone());
+        Ref {
+            id,
+            name: name.unwrap_or_else(unknown_name),
+        }
+    }
+
+    fn last_seen(&self, connected: bool, lost: Option<MonoTime>, stored: Option<At>) -> Option<WallTime> {
+        if connected {
+            return Some(self.wall);
+        }
+        lost.map(|at| self.wall.minus(self.mono.since(at)))
+            .or_else(|| stored.map(WallTime::from))
+    }
+
+    pub(crate) fn status(&self, ca_pin: String) -> StatusView {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let state = &self.state;
+        let relays_ready = state
+            .relays
+            .values()
+            .filter(|k| self.relay_state(&k.record).0 == RelayState::Ready);
+        let nodes_ready = state.nodes.values().filter(|k| {
+            let observed = self.members.nodes.get(&k.record.id.0);
+            self.node_state(&k.record, observed).0 == NodeState::Ready
+        });
+        let links_ready = state
+            .links
+            .values()
+            .filter(|k| self.link(&k.record).state == LinkState::Ready);
+        StatusView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            trust_domain: self.inner.domain.clone(),
+            ca_pin,
+            advertised: self.inner.settings.advertise.clone(),
+            lab: self.inner.settings.lab,
+            uptime: whole_seconds(self.mono.since(self.inner.started)),
+            leader_term: self.inner.term.0,
+            policy_epoch: self.inner.epoch.0,
+            policy_revision: state.policy_revision(),
+            relays_ready: count(relays_ready.count()),
+            relays: count(state.relays.len()),
+            nodes_ready: count(nodes_ready.count()),
+            nodes: count(state.nodes.len()),
+            links_ready: count(links_ready.count()),
+            links: count(state.links.len()),
+            audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
+        }
+    }
+}
+
+fn is_registered(publisher: &NodeReport, relay: RelayId, link: &LinkRecord) -> bool {
+    publisher
+        .relays
+        .get(&relay)
+        .is_some_and(|reach| reach.registered.contains(&link.endpoint.0))
+}
+
+fn unreached(reach: &ReachView) -> String {
+    if reach.error.is_empty() {
+        format!("it is not connected to relay {} yet", reach.relay.name)
+    } else {
+        format!("it cannot connect to relay {}: {}", reach.relay.name, reach.error)
+    }
+}
+
+/// A node that was removed while a view was made; nodes of links are never removed.
+fn unknown_name() -> Name {
+    #[allow(clippy::expect_used, reason = "a constant that a test parses")]
+    UNKNOWN.parse().expect("a constant name")
+}
+
+const UNKNOWN: &str = "unknown";
+
+fn whole_seconds(d: Duration) -> Duration {
+    Duration::from_secs(d.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_unknown_name_is_a_name() {
+        assert_eq!(super::unknown_name().as_str(), super::UNKNOWN);
+    }
+}

@@ -1,0 +1,236 @@
+//! The daemon's own identity and what it trusts: loads them from the member folder, takes new
+//! trust bundles, and renews the certificate in time (R-ENR-08).
+
+use crate::association::Associations;
+use bytes::Bytes;
+use fairlead_host::member::{MemberConfig, MemberError, MemberFolder, TrustBundle as HeldBundle};
+use fairlead_host::{FileError, file, rng};
+use fairlead_model::{TrustDomain, WallTime};
+use fairlead_rpc::pb;
+use fairlead_rpc::pb::member_control_client::MemberControlClient;
+use fairlead_rpc::{DecodeError, TrustBundle};
+use fairlead_transport::{MemberTls, TlsError, TlsMaterial};
+use fairlead_trust::{Keyring, VerifyingKey};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tonic::transport::Channel;
+
+/// Certificates live 30 days and are renewed with 12 days left: longer than the longest lease.
+const RENEW_WITH_LEFT: Duration = Duration::from_secs(12 * 24 * 60 * 60);
+/// Spread of the renewals of a pool whose members enrolled together.
+const RENEW_JITTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the control plane may take to sign.
+const RENEW_MAX: Duration = Duration::from_secs(30);
+/// Certificates of a chain.
+const CHAIN_MAX: usize = 8;
+/// Certificates hold no secret.
+const PUBLIC_MODE: u32 = 0o644;
+
+/// Keeps the identity's files and everything made from them in step.
+#[derive(Debug)]
+pub(crate) struct IdentityKeeper {
+    folder: MemberFolder,
+    domain: TrustDomain,
+    tls: Arc<MemberTls>,
+    bundle_version: AtomicU64,
+    /// How much earlier than [`RENEW_WITH_LEFT`] this daemon renews.
+    jitter: Duration,
+    /// Told of a new certificate, so that associations are made anew with it.
+    associations: OnceLock<Arc<Associations>>,
+}
+
+/// Why the identity cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityFault {
+    /// A file of the member folder.
+    #[error(transparent)]
+    Folder(#[from] MemberError),
+    /// Certificate, key or roots.
+    #[error("the member's certificate cannot be used")]
+    Tls(#[from] TlsError),
+    /// A key of the trust bundle.
+    #[error("the member's trust.json holds a key that is none")]
+    Keys,
+}
+
+/// Why a trust bundle was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TrustError {
+    #[error("the bundle is malformed")]
+    Decode(#[from] DecodeError),
+    #[error("the bundle is of trust domain {0}")]
+    OtherDomain(TrustDomain),
+    #[error("the bundle cannot be used")]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Folder(#[from] MemberError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Why a certificate was not renewed. The old one stays.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenewError {
+    #[error("a certificate request cannot be made")]
+    Request(#[source] rcgen::Error),
+    #[error("the member's key is not text")]
+    KeyText,
+    #[error("the control plane refused: {}", .0.message())]
+    Refused(tonic::Status),
+    #[error("the control plane did not sign within {} s", RENEW_MAX.as_secs())]
+    TimedOut,
+    #[error("the control plane sent {0} certificates")]
+    Chain(usize),
+    #[error("the renewed certificate cannot be used")]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Folder(#[from] MemberError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the renewal was cut short")]
+    Stopped,
+}
+
+impl IdentityKeeper {
+    /// Reads the folder's identity. Blocking. Also gives the keys that sign policy.
+    pub(crate) fn load(folder: MemberFolder, config: &MemberConfig) -> Result<(Self, Keyring), IdentityFault> {
+        let (key, chain, roots) = (folder.key()?, folder.cert_chain_pem()?, folder.ca_pem()?);
+        let material = TlsMaterial {
+            chain_pem: &chain,
+            key_pem: &key,
+            roots_pem: &roots,
+            domain: config.trust_domain.clone(),
+        };
+        let tls = Arc::new(MemberTls::new(&material, config.identity())?);
+        let bundle = folder.load_trust()?;
+        let keys = keyring(&bundle)?;
+        let keeper = Self {
+            folder,
+            domain: config.trust_domain.clone(),
+            tls,
+            bundle_version: AtomicU64::new(bundle.version),
+            jitter: rng::jitter(RENEW_JITTER),
+            associations: OnceLock::new(),
+        };
+        Ok((keeper, keys))
+    }
+
+    /// The daemon's TLS, which follows every renewal.
+    pub(crate) fn tls(&self) -> Arc<MemberTls> {
+        self.tls.clone()
+    }
+
+    /// Whom to tell of a new certificate.
+    pub(crate) fn tell(&self, associations: Arc<Associations>) {
+        let _ = self.associations.set(associations);
+    }
+
+    /// The trust bundle's number.
+    pub(crate) fn bundle_version(&self) -> u64 {
+        self.bundle_version.load(Ordering::Relaxed)
+    }
+
+    /// Takes a newer bundle: files first, then use. Gives its policy keys, or `None` for one that
+    /// is not newer. Blocking.
+    pub(crate) fn take_bundle(&self, bundle: pb::TrustBundle) -> Result<Option<Keyring>, TrustError> {
+        let bundle = TrustBundle::try_from(bundle)?;
+        if bundle.trust_domain != self.domain {
+            return Err(TrustError::OtherDomain(bundle.trust_domain));
+        }
+        if bundle.version <= self.bundle_version() {
+            return Ok(None);
+        }
+        let roots = to_pem(&bundle.ca_certificates);
+        // First that it can be used: a bundle that TLS does not take must not be on disk.
+        let (key, chain) = (self.folder.key()?, self.folder.cert_chain_pem()?);
+        self.tls.reload(&TlsMaterial {
+            chain_pem: &chain,
+            key_pem: &key,
+            roots_pem: &roots,
+            domain: self.domain.clone(),
+        })?;
+        file::write_atomic(&self.folder.ca_path(), PUBLIC_MODE, roots.as_bytes())?;
+        self.folder.save_trust(&HeldBundle {
+            version: bundle.version,
+            policy_keys: bundle.policy_keys.keys().map(VerifyingKey::to_bytes).collect(),
+        })?;
+        self.bundle_version.store(bundle.version, Ordering::Relaxed);
+        Ok(Some(bundle.policy_keys))
+    }
+
+    /// Whether it is time to renew.
+    pub(crate) fn renewal_due(&self, wall: WallTime) -> bool {
+        wall.plus(RENEW_WITH_LEFT + self.jitter) >= self.tls.not_after()
+    }
+
+    /// Has a new certificate signed for the same key, so that one atomic replacement of one file is
+    /// all that changes on disk.
+    pub(crate) async fn renew(self: &Arc<Self>, channel: Channel) -> Result<(), RenewError> {
+        let this = self.clone();
+        let csr = blocking(move || this.request()).await?;
+        let mut client = MemberControlClient::new(channel);
+        let call = client.renew_certificate(pb::RenewCertificateRequest { csr });
+        let response = tokio::time::timeout(RENEW_MAX, call)
+            .await
+            .map_err(|_| RenewError::TimedOut)?
+            .map_err(RenewError::Refused)?
+            .into_inner();
+        let chain = response.certificate_chain;
+        if chain.is_empty() || chain.len() > CHAIN_MAX {
+            return Err(RenewError::Chain(chain.len()));
+        }
+        let this = self.clone();
+        blocking(move || this.take_chain(&chain)).await
+    }
+
+    fn request(&self) -> Result<Bytes, RenewError> {
+        let key = self.folder.key()?;
+        let text = std::str::from_utf8(&key).map_err(|_| RenewError::KeyText)?;
+        let key = rcgen::KeyPair::from_pem(text).map_err(RenewError::Request)?;
+        let csr = rcgen::CertificateParams::default()
+            .serialize_request(&key)
+            .map_err(RenewError::Request)?;
+        Ok(Bytes::copy_from_slice(csr.der()))
+    }
+
+    fn take_chain(&self, chain: &[Bytes]) -> Result<(), RenewError> {
+        let chain = to_pem(chain);
+        let (key, roots) = (self.folder.key()?, self.folder.ca_pem()?);
+        self.tls.reload(&TlsMaterial {
+            chain_pem: &chain,
+            key_pem: &key,
+            roots_pem: &roots,
+            domain: self.domain.clone(),
+        })?;
+        file::write_atomic(&self.folder.cert_path(), PUBLIC_MODE, chain.as_bytes())?;
+        if let Some(associations) = self.associations.get() {
+            associations.renew_all();
+        }
+        Ok(())
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RenewError> + Send + 'static,
+) -> Result<T, RenewError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or(Err(RenewError::Stopped))
+}
+
+fn keyring(bundle: &HeldBundle) -> Result<Keyring, IdentityFault> {
+    let keys: Option<Vec<VerifyingKey>> = bundle
+        .policy_keys
+        .iter()
+        .map(|key| VerifyingKey::from_bytes(key).ok())
+        .collect();
+    Keyring::new(keys.ok_or(IdentityFault::Keys)?).map_err(|_| IdentityFault::Keys)
+}
+
+fn to_pem(certificates: &[Bytes]) -> String {
+    let blocks = certificates
+        .iter()
+        .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec())));
+    blocks.collect()
+}

@@ -1,0 +1,200 @@
+//! Assembles the daemon and ends it in order.
+
+use crate::accepted::AcceptedAssociations;
+use crate::association::Associations;
+use crate::config::{NodeConfig, NodeError};
+use crate::consumer::Consumer;
+use crate::control::{self, ControlSession};
+use crate::identity::IdentityKeeper;
+use crate::listen::{self, ListenerTable};
+use crate::live::{EndReason, LiveStreams};
+use crate::metrics::{NodeMetrics, StreamRole};
+use crate::publisher::Publisher;
+use crate::relays::Relays;
+use crate::session::{self, SessionContext};
+use crate::state::NodeState;
+use crate::view::{ViewKeeper, ViewReceiver};
+use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
+use fairlead_host::{Clock, FolderLock, SystemClock, rng};
+use fairlead_telemetry::{Health, Metrics, Served, chain};
+use fairlead_transport::{CarrierConfig, Dialler};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long live streams may take to tell their far ends that the daemon stops.
+const STREAMS_END_MAX: Duration = Duration::from_secs(2);
+/// How long the rest may take: goodbyes to relays and the closing of connections.
+const STOP_MAX: Duration = Duration::from_secs(3);
+
+/// Runs a node daemon until `cancel` is cancelled or it cannot go on.
+///
+/// Cancel safe: no. End it through `cancel`, so that streams and sockets end in order.
+///
+/// # Errors
+/// The member folder cannot be read or is held by another process, or the daemon's identity is not
+/// usable. A control plane or relays that are away are no error.
+pub async fn run(config: NodeConfig, cancel: CancellationToken) -> Result<(), NodeError> {
+    // Boxed: everything that the start needs at once would make every caller's future as large.
+    Box::pin(start_and_wait(config, cancel)).await
+}
+
+async fn start_and_wait(config: NodeConfig, cancel: CancellationToken) -> Result<(), NodeError> {
+    let _lock = FolderLock::acquire(&config.dir)?;
+    let folder = MemberFolder::new(config.dir.clone());
+    let member = folder.load()?;
+    let node = match member.role {
+        MemberRole::Node(node) => node,
+        MemberRole::Relay(relay) => return Err(NodeError::Role(relay)),
+    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let (identity, keys) = IdentityKeeper::load(folder.clone(), &member)?;
+    let identity = Arc::new(identity);
+    let tls = identity.tls();
+    let state = NodeState::new(&config.dir);
+    let boot = state.count_boot(&*clock)?;
+    let keeper = ViewKeeper::load(node, keys, state);
+    let view = keeper.subscribe();
+
+    let registry = Metrics::new("node");
+    let metrics = NodeMetrics::new(&registry);
+    let health = Arc::new(|| Health::Ready);
+    let served = match config.metrics {
+        Some(address) => {
+            Some(fairlead_telemetry::serve(address, registry, health, cancel.child_token()).await?)
+        }
+        None => None,
+    };
+    let metrics_url = served.as_ref().map(Served::url);
+
+    let changed = Arc::new(Notify::new());
+    let relays = Relays::new(changed.clone());
+    let listeners = ListenerTable::new(changed.clone());
+    let live = LiveStreams::new(metrics.clone());
+    let streams = TaskTracker::new();
+    let associations = Arc::new(Associations::new(
+        tls.clone(),
+        boot,
+        clock.clone(),
+        live.clone(),
+        metrics.clone(),
+        streams.clone(),
+    ));
+    identity.tell(associations.clone());
+    let publisher = Arc::new(Publisher {
+        view: view.clone(),
+        tls: tls.clone(),
+        boot,
+        accepted: AcceptedAssociations::default(),
+        live: live.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+    });
+    let consumer = Arc::new(Consumer {
+        view: view.clone(),
+        relays: relays.clone(),
+        associations,
+        live: live.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        turn: AtomicUsize::new(0),
+    });
+    let dialler = Dialler::new(tls.clone(), &CarrierConfig::default()).map_err(NodeError::Dialler)?;
+    let sessions = Arc::new(SessionContext {
+        dialler,
+        relays: relays.clone(),
+        publisher,
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        boot,
+        process_boot: rng::new_id(),
+        software: config.version,
+        session_numbers: AtomicU32::new(0),
+    });
+    let control = Arc::new(ControlSession {
+        address: member.control.clone(),
+        server_name: member.grpc_server_name.clone(),
+        version: config.version,
+        tls,
+        identity,
+        keeper: Arc::new(Mutex::new(keeper)),
+        relays,
+        listeners: listeners.clone(),
+        live: live.clone(),
+        clock,
+        metrics,
+        metrics_url: metrics_url.clone().unwrap_or_default(),
+        changed,
+        policy_refused: Mutex::default(),
+    });
+
+    let (front, back) = (CancellationToken::new(), CancellationToken::new());
+    let mut parts: JoinSet<&'static str> = JoinSet::new();
+    parts.spawn(named(
+        "hop sessions",
+        session::keep_all(sessions.clone(), view.clone(), back.clone()),
+    ));
+    parts.spawn(named(
+        "listeners",
+        listen::listen_all(consumer, listeners, view.clone(), streams.clone(), front.clone()),
+    ));
+    parts.spawn(named("control session", control::keep(control, front.clone())));
+    parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
+
+    let info = RuntimeInfo {
+        pid: std::process::id(),
+        metrics_url,
+        listen: None,
+    };
+    folder.write_runtime(&info)?;
+    fairlead_host::notify_ready();
+    tracing::info!(%node, name = %member.name, %boot, "node daemon runs");
+
+    let ended = tokio::select! {
+        () = cancel.cancelled() => Ok(()),
+        part = parts.join_next() => Err(NodeError::Ended(part.and_then(Result::ok).unwrap_or("task"))),
+    };
+    fairlead_host::notify_stopping();
+    front.cancel();
+    live.end(EndReason::Stopping, |_| true);
+    streams.close();
+    let _ = tokio::time::timeout(STREAMS_END_MAX, streams.wait()).await;
+    back.cancel();
+    let rest = async {
+        while parts.join_next().await.is_some() {}
+        sessions.dialler.close().await;
+    };
+    let _ = tokio::time::timeout(STOP_MAX, rest).await;
+    if let Err(error) = folder.remove_runtime() {
+        tracing::warn!(error = chain(&error), "runtime.json stays behind");
+    }
+    tracing::info!("node daemon stopped");
+    ended
+}
+
+async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {
+    part.await;
+    name
+}
+
+/// Ends live streams whose route the policy no longer permits (R-REV-01).
+async fn end_revoked(mut view: ViewReceiver, live: LiveStreams, cancel: CancellationToken) {
+    loop {
+        let now = view.borrow_and_update().clone();
+        let ended = live.end(EndReason::Revoked, |stream| match stream.role {
+            StreamRole::Consumer => !now.consumes(stream.route),
+            StreamRole::Publisher => !now.publishes(stream.route, stream.peer),
+        });
+        if ended > 0 {
+            tracing::info!(ended, "streams of revoked routes reset");
+        }
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { return },
+            () = cancel.cancelled() => return,
+        }
+    }
+}

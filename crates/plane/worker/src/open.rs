@@ -1,0 +1,365 @@
+//! One leg that a consumer opened: verdict, publisher's leg, answer, and the tunnel between them.
+//!
+//! The consumer's bytes go to the publisher behind INCOMING, before the answer: half a round trip
+//! less for the first byte. Everything up to the answer is bounded in time and number.
+
+use crate::budget::{InUse, Use};
+use crate::metrics::OpenFailure;
+use crate::relay::{Relay, Served};
+use crate::splice::{Direction, DirectionEnd, Lost};
+use crate::tunnels::{Tunnel, TunnelPlace};
+use fairlead_hop::{Answer, Frame, Incoming, Open, Refusal};
+use fairlead_model::{Identity, NodeId, RefusalCode};
+use fairlead_rpc::signed::open_grant;
+use fairlead_transport::{Carrier, Leg, LegCode, LegRecv, LegSend};
+use fairlead_trust::admission::{Admitted, LiveTunnel, OpenClaim, Verdict};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tracing::{Instrument, debug, info};
+
+/// Time for the first frame of a leg. The consumer sends it with the stream's first packet.
+const OPEN_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for the publisher's daemon to answer an INCOMING. It answers before it dials its target,
+/// so this is a round trip and the daemon's own delay.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// Time for the consumer to take a refusal or answer.
+const REPLY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why a leg did not become a tunnel.
+enum OpenEnd {
+    /// This relay says no.
+    Refuse(Refusal),
+    /// The publisher said no; its refusal is passed on.
+    Passed(Refusal),
+    /// Admitted, but it came to nothing; the consumer is told the code.
+    Failed(OpenFailure, RefusalCode),
+    /// The consumer broke the protocol or left: nobody to tell.
+    Abort(RefusalCode),
+}
+
+impl From<RefusalCode> for OpenEnd {
+    fn from(code: RefusalCode) -> Self {
+        Self::Refuse(code.into())
+    }
+}
+
+/// Serves one leg to its end.
+pub(crate) async fn serve(relay: Arc<Relay>, peer: Identity, mut leg: Leg) {
+    match open(&relay, peer, &mut leg.recv).await {
+        Ok(opened) => {
+            // Boxed: most of a worker's memory is tunnels, and most of a tunnel's life is this.
+            let tunnel = Box::pin(opened.join(Arc::clone(&relay), leg));
+            tunnel.await;
+        }
+        Err(end) => refuse(&relay, leg, end).await,
+    }
+}
+
+async fn refuse(relay: &Relay, leg: Leg, end: OpenEnd) {
+    let refusal = match end {
+        OpenEnd::Refuse(refusal) => {
+            relay.metrics.refused(refusal.code);
+            info!(code = refusal.code.as_str(), "open refused");
+            refusal
+        }
+        OpenEnd::Passed(refusal) => {
+            relay.metrics.failed(OpenFailure::PublisherRefused);
+            debug!(code = refusal.code.as_str(), "open refused by the publisher");
+            refusal
+        }
+        OpenEnd::Failed(failure, code) => {
+            relay.metrics.failed(failure);
+            info!(code = code.as_str(), "open failed");
+            code.into()
+        }
+        OpenEnd::Abort(code) => {
+            debug!(code = code.as_str(), "open aborted");
+            leg.abort(code.into());
+            return;
+        }
+    };
+    let Leg { mut send, mut recv } = leg;
+    recv.stop(refusal.code.into());
+    answer_refused(&mut send, refusal).await;
+}
+
+async fn answer_refused(send: &mut LegSend, refusal: Refusal) {
+    let frame = Frame::Answer(Answer::Refused(refusal));
+    match timeout(REPLY_DEADLINE, send.write_frame(&frame)).await {
+        Ok(Ok(())) => send.finish(),
+        Ok(Err(_)) | Err(_) => send.reset(refusal.code.into()),
+    }
+}
+
+/// An admitted open, with the publisher's leg.
+struct Opened {
+    publisher: Leg,
+    place: TunnelPlace,
+    /// Released once the publisher has answered.
+    pending: InUse,
+    /// One leg of each node, for as long as the tunnel lives.
+    legs: (InUse, InUse),
+}
+
+async fn open(relay: &Arc<Relay>, peer: Identity, recv: &mut LegRecv) -> Result<Opened, OpenEnd> {
+    let frame = match timeout(OPEN_DEADLINE, recv.read_frame()).await {
+        Ok(Ok(Some(frame))) => frame,
+        Ok(Ok(None) | Err(_)) | Err(_) => return Err(OpenEnd::Abort(RefusalCode::Protocol)),
+    };
+    let Frame::Open(open) = frame else {
+        return Err(OpenEnd::Abort(RefusalCode::Protocol));
+    };
+    let consumer = match peer {
+        Identity::Node(node) => node,
+        Identity::Relay(_) | Identity::Control => return Err(RefusalCode::UnknownNode.into()),
+    };
+    if relay.stopping.is_cancelled() {
+        return Err(RefusalCode::ShuttingDown.into());
+    }
+    let settings = relay.policy.current().settings();
+    let pending = relay.budget.take(
+        consumer,
+        Use::Pending,
+        settings.pending_opens_per_node_max as usize,
+    )?;
+    let admitted = admit(relay, consumer, &open).await?;
+    let legs_max = settings.legs_per_node_max as usize;
+    let legs = (
+        relay.budget.take(consumer, Use::Leg, legs_max)?,
+        // The publisher's bound is the relay's to keep, not the consumer's fault.
+        relay
+            .budget
+            .take(admitted.publisher, Use::Leg, legs_max)
+            .map_err(|_| RefusalCode::Overloaded)?,
+    );
+    let carrier = match relay.served(admitted.endpoint, admitted.publisher) {
+        Served::By(carrier) => carrier,
+        Served::Restarting(left) => {
+            return Err(OpenEnd::Refuse(Refusal {
+                code: RefusalCode::EndpointRestarting,
+                retry_after: Some(left),
+            }));
+        }
+        Served::Nobody => return Err(RefusalCode::NotRegistered.into()),
+    };
+    let place = relay.tunnels.add(LiveTunnel {
+        route: open.route,
+        consumer,
+        endpoint: admitted.endpoint,
+        publisher: admitted.publisher,
+    });
+    // From here on a policy that revokes the route finds the tunnel; one that came in between the
+    // verdict and here did not.
+    recheck(relay, place.tunnel())?;
+    relay.metrics.opens_admitted.inc();
+    let publisher = incoming(&carrier, consumer, &open, &admitted).await?;
+    Ok(Opened {
+        publisher,
+        place,
+        pending,
+        legs,
+    })
+}
+
+/// Asks policy, and waits for a late one where the verdict says so (R-POL-10).
+async fn admit(relay: &Relay, consumer: NodeId, open: &Open) -> Result<Admitted, RefusalCode> {
+    let mut changes = relay.policy.changes();
+    let came = Instant::now();
+    let mut held: Option<InUse> = None;
+    loop {
+        // Seen before the value is read: a change in between is not missed.
+        changes.mark_unchanged();
+        let policy = relay.policy.current();
+        policy.session_verdict(consumer).or_else(|code| match code {
+            // A node that policy does not name yet may hold a grant that is ahead of it.
+            RefusalCode::UnknownNode => Ok(()),
+            other => Err(other),
+        })?;
+        let grant =
+            open_grant(policy.grant_keys(), &open.grant).map_err(|_| RefusalCode::BadGrant)?;
+        let held_by_consumer = relay.budget.used(consumer, Use::Held) - usize::from(held.is_some());
+        let claim = OpenClaim {
+            consumer,
+            route: open.route,
+            grant: &grant,
+            resume: open.resume,
+            waited: came.elapsed(),
+            held_by_consumer,
+        };
+        match policy.verdict(&claim, relay.policy.now()) {
+            Verdict::Admit(admitted) => return Ok(admitted),
+            Verdict::Refuse(code) => return Err(code),
+            Verdict::Hold(at_most) => {
+                if held.is_none() {
+                    held = Some(relay.budget.take(consumer, Use::Held, usize::MAX)?);
+                    debug!(route = %open.route, "open held for a late policy");
+                }
+                tokio::select! {
+                    _ = changes.changed() => {}
+                    () = tokio::time::sleep(at_most) => {}
+                    () = relay.stopping.cancelled() => return Err(RefusalCode::ShuttingDown),
+                }
+            }
+        }
+    }
+}
+
+/// Whether the tunnel still stands under the policy that is in force by the time it is listed.
+fn recheck(relay: &Relay, tunnel: &Tunnel) -> Result<(), RefusalCode> {
+    match relay
+        .policy
+        .current()
+        .live_verdict(tunnel.live(), relay.policy.now())
+    {
+        fairlead_trust::admission::LiveVerdict::Keep => Ok(()),
+        fairlead_trust::admission::LiveVerdict::Close(code) => Err(code),
+    }
+}
+
+/// Opens the publisher's leg and sends INCOMING on it.
+async fn incoming(
+    carrier: &Carrier,
+    consumer: NodeId,
+    open: &Open,
+    admitted: &Admitted,
+) -> Result<Leg, OpenEnd> {
+    let unreachable = || OpenEnd::Failed(OpenFailure::PublisherUnreachable, RefusalCode::PublisherUnreachable);
+    let frame = Frame::Incoming(Incoming {
+        kind: open.kind,
+        association: open.association,
+        route: open.route,
+        stream: open.stream,
+        epoch: open.epoch,
+        resume: open.resume,
+        endpoint: admitted.endpoint,
+        consumer,
+        policy: (admitted.epoch, admitted.revision),
+    });
+    let opening = async {
+        let mut leg = carrier.open_leg().await.map_err(|_| unreachable())?;
+        leg.send.write_frame(&frame).await.map_err(|_| unreachable())?;
+        Ok(leg)
+    };
+    timeout(ANSWER_DEADLINE, opening)
+        .await
+        .unwrap_or_else(|_| Err(unreachable()))
+}
+
+impl Opened {
+    /// Runs the tunnel: the way there at once, the way back behind the publisher's answer.
+    async fn join(self, relay: Arc<Relay>, consumer: Leg) {
+        let Self {
+            publisher,
+            place,
+            pending,
+            legs,
+        } = self;
+        let there = Direction::new(
+            consumer.recv,
+            publisher.send,
+            Lost {
+                to_sender: RefusalCode::PublisherUnreachable.into(),
+                to_receiver: LegCode::CANCELLED,
+            },
+        );
+        // A task of its own: in one task, a busy direction starves the other for seconds.
+        let way_there = tokio_util::task::AbortOnDropHandle::new(
+            relay.tasks.spawn(
+                travel(Arc::clone(&relay), there, Arc::clone(place.tunnel()))
+                    .instrument(tracing::Span::current()),
+            ),
+        );
+        let back = tokio::select! {
+            back = answered(&relay, publisher.recv, consumer.send, pending) => back,
+            code = place.tunnel().closed() => Err(code),
+        };
+        match back {
+            Ok(back) => travel(Arc::clone(&relay), back, Arc::clone(place.tunnel())).await,
+            // Ends the way there as well, and tells both peers.
+            Err(code) => place.tunnel().close(code),
+        }
+        let _ = way_there.await;
+        drop((place, legs));
+    }
+}
+
+/// Waits for the publisher's answer and passes it on. Gives the way back, or the code with which
+/// the tunnel ends; the consumer has been told by then.
+async fn answered(
+    relay: &Relay,
+    mut from: LegRecv,
+    mut to: LegSend,
+    pending: InUse,
+) -> Result<Direction, RefusalCode> {
+    let answer = tokio::select! {
+        answer = timeout(ANSWER_DEADLINE, from.read_frame()) => answer,
+        _ = to.stopped() => {
+            relay.metrics.failed(OpenFailure::ConsumerLeft);
+            from.stop(LegCode::CANCELLED);
+            return Err(RefusalCode::ShuttingDown);
+        }
+    };
+    let end = match answer {
+        Ok(Ok(Some(Frame::Answer(Answer::Ok)))) => {
+            let frame = Frame::Answer(Answer::Ok);
+            return match timeout(REPLY_DEADLINE, to.write_frame(&frame)).await {
+                Ok(Ok(())) => {
+                    drop(pending);
+                    Ok(Direction::new(
+                        from,
+                        to,
+                        Lost {
+                            to_sender: LegCode::CANCELLED,
+                            to_receiver: RefusalCode::PublisherUnreachable.into(),
+                        },
+                    ))
+                }
+                Ok(Err(_)) | Err(_) => {
+                    relay.metrics.failed(OpenFailure::ConsumerLeft);
+                    Err(RefusalCode::ShuttingDown)
+                }
+            };
+        }
+        Ok(Ok(Some(Frame::Answer(Answer::Refused(refusal))))) => OpenEnd::Passed(refusal),
+        Ok(Ok(Some(_) | None) | Err(_)) | Err(_) => OpenEnd::Failed(
+            OpenFailure::PublisherUnreachable,
+            RefusalCode::PublisherUnreachable,
+        ),
+    };
+    let refusal = match end {
+        OpenEnd::Passed(refusal) | OpenEnd::Refuse(refusal) => {
+            relay.metrics.failed(OpenFailure::PublisherRefused);
+            debug!(code = refusal.code.as_str(), "open refused by the publisher");
+            refusal
+        }
+        OpenEnd::Failed(failure, code) => {
+            relay.metrics.failed(failure);
+            info!(code = code.as_str(), "open failed");
+            code.into()
+        }
+        OpenEnd::Abort(code) => code.into(),
+    };
+    from.stop(refusal.code.into());
+    answer_refused(&mut to, refusal).await;
+    Err(refusal.code)
+}
+
+/// Moves one direction's bytes until it ends or the tunnel is closed.
+async fn travel(relay: Arc<Relay>, mut direction: Direction, tunnel: Arc<Tunnel>) {
+    let end = tokio::select! {
+        biased;
+        code = tunnel.closed() => {
+            direction.abort(code.into());
+            return;
+        }
+        end = direction.run(|bytes| { relay.metrics.relayed_bytes.inc_by(bytes); }) => end,
+    };
+    match end {
+        DirectionEnd::Finished => {}
+        DirectionEnd::Reset(code) | DirectionEnd::Stopped(code) => {
+            debug!(%code, "direction cut off");
+        }
+        DirectionEnd::Lost => debug!("direction lost its connection"),
+    }
+}

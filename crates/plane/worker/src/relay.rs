@@ -1,0 +1,224 @@
+//! What all sessions and tunnels of a worker share.
+
+use crate::budget::Budget;
+use crate::metrics::WorkerMetrics;
+use crate::policy::PolicyKeeper;
+use crate::tunnels::Tunnels;
+use fairlead_hop::{Lookup, Register, Registered, Registry, RegistryFault};
+use fairlead_host::Clock;
+use fairlead_model::{EndpointId, NodeId, ProcessBootId, RefusalCode, RelayId};
+use fairlead_transport::{Carrier, Listener};
+use fairlead_trust::admission::LiveVerdict;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+/// Most hop sessions of one member. It holds one; more are left over from connections that it has
+/// lost and this end has not yet. The oldest goes first (F-05: hundreds of losses in a minute).
+const SESSIONS_PER_MEMBER_MAX: usize = 4;
+
+/// Names a hop session within the worker's run; later ones are higher.
+pub(crate) type SessionNumber = u64;
+
+/// The worker's shared state.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    pub(crate) id: RelayId,
+    pub(crate) process_boot: ProcessBootId,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) policy: PolicyKeeper,
+    pub(crate) listener: Listener,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) tunnels: Arc<Tunnels>,
+    pub(crate) metrics: WorkerMetrics,
+    /// Cancelled when no new tunnel is to be admitted any more.
+    pub(crate) stopping: CancellationToken,
+    /// Every session, open and tunnel runs in here.
+    pub(crate) tasks: TaskTracker,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    last: SessionNumber,
+    live: BTreeMap<SessionNumber, Session>,
+    registry: Registry<SessionNumber>,
+}
+
+#[derive(Debug)]
+struct Session {
+    carrier: Carrier,
+    restarting: bool,
+}
+
+/// Where an endpoint is served.
+#[derive(Debug)]
+pub(crate) enum Served {
+    /// Through this carrier.
+    By(Carrier),
+    /// Its daemon comes back soon; ask again after this (R-ADM-03).
+    Restarting(std::time::Duration),
+    /// Nowhere here.
+    Nobody,
+}
+
+impl Relay {
+    pub(crate) fn new(parts: RelayParts) -> Self {
+        Self {
+            id: parts.id,
+            process_boot: fairlead_host::rng::new_id(),
+            clock: parts.clock,
+            policy: parts.policy,
+            listener: parts.listener,
+            budget: Arc::default(),
+            tunnels: Arc::default(),
+            metrics: parts.metrics,
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            sessions: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a session; a member's oldest one too many is closed.
+    pub(crate) fn add_session(&self, carrier: &Carrier) -> SessionNumber {
+        let mut sessions = self.lock();
+        sessions.last += 1;
+        let number = sessions.last;
+        let peer = carrier.peer();
+        let mut same = sessions
+            .live
+            .values()
+            .filter(|session| session.carrier.peer() == peer);
+        if let Some(oldest) = same.next()
+            && same.count() + 1 >= SESSIONS_PER_MEMBER_MAX
+        {
+            oldest.carrier.close(RefusalCode::TooMany);
+        }
+        sessions.live.insert(
+            number,
+            Session {
+                carrier: carrier.clone(),
+                restarting: false,
+            },
+        );
+        self.count(&sessions);
+        self.metrics.hop_sessions_opened.inc();
+        number
+    }
+
+    /// The member of the session announced a restart (R-ADM-03).
+    pub(crate) fn announce_restart(&self, number: SessionNumber) {
+        if let Some(session) = self.lock().live.get_mut(&number) {
+            session.restarting = true;
+        }
+    }
+
+    /// Removes a session and what it registered.
+    pub(crate) fn remove_session(&self, number: SessionNumber) {
+        let mut sessions = self.lock();
+        let restarting = sessions
+            .live
+            .remove(&number)
+            .is_some_and(|session| session.restarting);
+        sessions
+            .registry
+            .session_ended(number, restarting, self.clock.mono());
+        self.count(&sessions);
+    }
+
+    /// Registers an endpoint for a session whose node policy allows it.
+    pub(crate) fn register(
+        &self,
+        number: SessionNumber,
+        node: NodeId,
+        register: Register,
+    ) -> Result<Registered<SessionNumber>, RegistryFault> {
+        let mut sessions = self.lock();
+        let registered = sessions.registry.register(number, node, register);
+        self.count(&sessions);
+        registered
+    }
+
+    /// A goodbye to one endpoint.
+    pub(crate) fn unregister(&self, number: SessionNumber, register: Register) {
+        let mut sessions = self.lock();
+        sessions.registry.unregister(number, register);
+        self.count(&sessions);
+    }
+
+    /// Where `endpoint` of `publisher` is served.
+    pub(crate) fn served(&self, endpoint: EndpointId, publisher: NodeId) -> Served {
+        let now = self.clock.mono();
+        let sessions = self.lock();
+        match sessions.registry.lookup(endpoint, now) {
+            Lookup::Served { session, node, .. } if node == publisher => sessions
+                .live
+                .get(&session)
+                .map_or(Served::Nobody, |session| Served::By(session.carrier.clone())),
+            Lookup::Restarting { until } => Served::Restarting(until.since(now)),
+            // Registered by the endpoint's former publisher only.
+            Lookup::Served { .. } | Lookup::NotRegistered => Served::Nobody,
+        }
+    }
+
+    /// How many sessions there are.
+    pub(crate) fn sessions(&self) -> usize {
+        self.lock().live.len()
+    }
+
+    /// Holds what is live against the policy in force: tunnels of revoked routes and registrations
+    /// that it no longer has go (R-REV-01). Sessions look after themselves.
+    pub(crate) fn enforce(&self) {
+        let policy = self.policy.current();
+        let now = self.policy.now();
+        let closed = self
+            .tunnels
+            .close_where(|tunnel| match policy.live_verdict(tunnel, now) {
+                LiveVerdict::Keep => None,
+                LiveVerdict::Close(code) => {
+                    self.metrics.closed(code);
+                    Some(code)
+                }
+            });
+        if closed > 0 {
+            info!(closed, "tunnels closed by policy");
+        }
+        self.sweep();
+        let settings = policy.settings();
+        self.listener
+            .set_handshakes_per_address_max(settings.handshakes_per_address_max as usize);
+    }
+
+    /// Drops registrations whose policy or daemon is gone.
+    pub(crate) fn sweep(&self) {
+        let policy = self.policy.current();
+        let mut sessions = self.lock();
+        sessions
+            .registry
+            .retain(self.clock.mono(), |endpoint, node, generation| {
+                policy.registration_verdict(node, endpoint, generation).is_ok()
+            });
+        self.count(&sessions);
+    }
+
+    fn count(&self, sessions: &Sessions) {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.hop_sessions.set(gauge(sessions.live.len()));
+        self.metrics.registrations.set(gauge(sessions.registry.len()));
+    }
+}
+
+/// What [`Relay::new`] is made of.
+pub(crate) struct RelayParts {
+    pub(crate) id: RelayId,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) policy: PolicyKeeper,
+    pub(crate) listener: Listener,
+    pub(crate) metrics: WorkerMetrics,
+}

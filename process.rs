@@ -1,0 +1,155 @@
+//! The worker's process: started by this supervisor, or adopted from one that died.
+
+use crate::WorkerCommand;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, Command};
+
+/// A running worker.
+#[derive(Debug)]
+pub(crate) enum Process {
+    /// Ours.
+    Child {
+        /// Its handle.
+        child: Child,
+        /// Its id.
+        pid: u32,
+    },
+    /// Started by an earlier supervisor.
+    Adopted {
+        /// Readable once the process has ended (pidfd_open(2)).
+        fd: AsyncFd<OwnedFd>,
+        /// Its id.
+        pid: u32,
+    },
+}
+
+impl Process {
+    /// Starts the worker in its own process group, so that a Ctrl-C in a terminal reaches it only
+    /// through the supervisor. It keeps running if this process dies.
+    pub(crate) fn start(command: &WorkerCommand, listen: Option<SocketAddr>) -> io::Result<Self> {
+        let mut process = Command::new(&command.program);
+        process.args(&command.arguments);
+        if let Some(listen) = listen {
+            process.arg("--listen").arg(listen.to_string());
+        }
+        let child = process
+            .stdin(Stdio::null())
+            .kill_on_drop(false)
+            .process_group(0)
+            .spawn()?;
+        let pid = child.id().ok_or_else(|| io::Error::other("it ended at once"))?;
+        Ok(Self::Child { child, pid })
+    }
+
+    /// Takes over the running process `pid`.
+    pub(crate) fn adopt(pid: u32) -> io::Result<Self> {
+        let raw = to_pid(pid).ok_or_else(|| io::Error::other("no such process id"))?;
+        #[expect(
+            deprecated,
+            reason = "unsound only for types that do not own their descriptor, as OwnedFd does"
+        )]
+        let fd = AsyncFd::new(pidfd_open(raw, PidfdFlags::NONBLOCK)?)?;
+        Ok(Self::Adopted { fd, pid })
+    }
+
+    pub(crate) const fn pid(&self) -> u32 {
+        match self {
+            Self::Child { pid, .. } | Self::Adopted { pid, .. } => *pid,
+        }
+    }
+
+    /// Waits for the end; how it ended, in words. Cancel safe.
+    pub(crate) async fn ended(&mut self) -> String {
+        match self {
+            Self::Child { child, .. } => match child.wait().await {
+                Ok(status) => in_words(status),
+                Err(error) => format!("ended; how is unknown: {error}"),
+            },
+            Self::Adopted { fd, .. } => match fd.readable().await {
+                Ok(_) => "ended; how is unknown, since an earlier supervisor had started it".to_owned(),
+                Err(error) => format!("lost from sight: {error}"),
+            },
+        }
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends it.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = to_pid(self.pid()) else { return };
+        match kill_process(pid, signal) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::warn!(pid = self.pid(), %error, "the worker cannot be signalled"),
+        }
+    }
+}
+
+fn to_pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn shell(script: &str) -> WorkerCommand {
+        WorkerCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into(), "sh".into()],
+        }
+    }
+
+    #[tokio::test]
+    async fn ends_are_told_in_words() {
+        let mut process = Process::start(&shell("exit 3"), None).unwrap();
+        assert_eq!(process.ended().await, "exited with code 3");
+        let mut process = Process::start(&shell("kill -9 $$"), None).unwrap();
+        assert_eq!(process.ended().await, "killed by signal 9");
+        let mut process = Process::start(&shell("exec sleep 60"), None).unwrap();
+        process.terminate();
+        assert_eq!(process.ended().await, "killed by signal 15");
+    }
+
+    #[tokio::test]
+    async fn the_listen_address_is_the_last_argument() {
+        let script = "[ \"$1 $2\" = '--listen 127.0.0.1:9443' ]";
+        let mut process = Process::start(&shell(script), Some("127.0.0.1:9443".parse().unwrap())).unwrap();
+        assert_eq!(process.ended().await, "exited with code 0");
+    }
+
+    #[tokio::test]
+    async fn an_adopted_process_is_seen_to_end() {
+        let Process::Child { mut child, pid } = Process::start(&shell("exec sleep 60"), None).unwrap() else {
+            panic!("not a child")
+        };
+        let mut adopted = Process::adopt(pid).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(50), adopted.ended()).await.is_err());
+        adopted.kill();
+        tokio::time::timeout(Duration::from_secs(5), adopted.ended()).await.unwrap();
+        child.wait().await.unwrap();
+        assert!(Process::adopt(pid).is_err());
+    }
+}
