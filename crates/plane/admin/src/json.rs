@@ -221,6 +221,65 @@ pub struct WhoAmI {
     pub scopes: Vec<String>,
 }
 
+/// Body of routes that take none: `{}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Empty {}
+
+/// Answer of `GET /healthz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    pub status: String,
+}
+
+impl From<AddRelay> for fairlead_control::api::AddRelay {
+    fn from(relay: AddRelay) -> Self {
+        Self {
+            name: relay.name,
+            address: relay.address,
+            failure_domain: relay.failure_domain,
+            local: relay.local,
+        }
+    }
+}
+
+impl From<AddLink> for fairlead_control::api::AddLink {
+    fn from(link: AddLink) -> Self {
+        Self {
+            name: link.name,
+            from: link.from,
+            to: link.to,
+            target: link.target,
+            listen: link.listen,
+            class: link.class,
+        }
+    }
+}
+
+impl From<AddToken> for fairlead_control::api::AddToken {
+    fn from(token: AddToken) -> Self {
+        Self {
+            name: token.name,
+            scopes: token.scopes,
+        }
+    }
+}
+
+impl From<EnrolRequest> for fairlead_control::api::EnrolRequest {
+    fn from(request: EnrolRequest) -> Self {
+        let wall_clock = request.wall_clock.parse::<jiff::Timestamp>().ok();
+        Self {
+            token: request.token,
+            role: request.role,
+            csr_pem: request.csr_pem,
+            version: request.version,
+            host_fingerprint: request.host_fingerprint,
+            wall_clock: wall_clock.map(|at| fairlead_model::WallTime(at.as_millisecond())),
+        }
+    }
+}
+
 impl From<fairlead_control::api::ApiError> for ErrorBody {
     fn from(error: fairlead_control::api::ApiError) -> Self {
         Self {

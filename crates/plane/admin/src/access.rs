@@ -1,0 +1,124 @@
+//! Who asks, and whether they may: the token, its scope, and the limit of failed logins.
+
+use crate::Admin;
+use crate::limit::FailureLimit;
+use crate::refused::{RETRY_AFTER_DETAIL, Refused};
+use axum::extract::{Extension, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use fairlead_control::api::Principal;
+use fairlead_control::{ApiError, PeerAddress};
+use fairlead_model::ApiCode;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Failed logins of all addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    failures: Mutex<FailureLimit>,
+}
+
+/// Greatest length of a bearer token that is looked at; ours have 43 characters and a prefix.
+const TOKEN_LEN_MAX: usize = 256;
+
+impl Access {
+    /// Refuses an address that has failed too often.
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), Refused> {
+        let Some(wait) = self.failures().wait(address, Instant::now()) else {
+            return Ok(());
+        };
+        let seconds = wait.as_secs().max(1);
+        Err(ApiError::new(
+            ApiCode::RateLimited,
+            format!("too many failed logins from this address: try again in {seconds} s"),
+        )
+        .with_detail(RETRY_AFTER_DETAIL, seconds)
+        .into())
+    }
+
+    /// Counts a failed login.
+    pub(crate) fn failed(&self, address: IpAddr) {
+        self.failures().failed(address, Instant::now());
+    }
+
+    fn failures(&self) -> MutexGuard<'_, FailureLimit> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address that a request came from.
+pub(crate) fn address_of(peer: Option<Extension<PeerAddress>>) -> IpAddr {
+    peer.map_or(
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        |Extension(PeerAddress(address))| address.ip(),
+    )
+}
+
+/// Lets a request through to its route if its token allows the method: GET and HEAD read, all
+/// others change. The handler finds the [`Principal`] in the request's extensions.
+///
+/// Being a layer, it cannot be forgotten by a handler.
+pub(crate) async fn authorise(
+    State(admin): State<Admin>,
+    peer: Option<Extension<PeerAddress>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Refused> {
+    let address = address_of(peer);
+    admin.access.check(address)?;
+    let Some(token) = bearer(request.headers()) else {
+        return Err(Refused::new(
+            ApiCode::Unauthenticated,
+            "no token: send the header `Authorization: Bearer <token>`",
+        ));
+    };
+    let principal = match admin.control.authenticate(token).await {
+        Ok(principal) => principal,
+        Err(error) => {
+            if error.code == ApiCode::Unauthenticated {
+                admin.access.failed(address);
+            }
+            return Err(error.into());
+        }
+    };
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    allow(&principal, reads)?;
+    request.extensions_mut().insert(principal);
+    Ok(next.run(request).await)
+}
+
+fn allow(principal: &Principal, reads: bool) -> Result<(), Refused> {
+    let (allowed, needed) = if reads {
+        (principal.may_read(), "read or admin:system")
+    } else {
+        (principal.may_change(), "admin:system")
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ApiCode::Forbidden,
+        format!(
+            "token `{}` may not do this: it needs the scope {needed}",
+            principal.name
+        ),
+    )
+    .with_detail("scope_needed", needed)
+    .into())
+}
+
+/// The token of `Authorization: Bearer …`; the scheme's case does not matter (RFC 9110 section
+/// 11.1). Two such headers are none.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (values.next()?.to_str().ok()?, values.next()) else {
+        return None;
+    };
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= TOKEN_LEN_MAX)
+        .then_some(token)
+}
