@@ -28,3 +28,6 @@ pub use document::{
 pub use envelope::{Document, PayloadType, SealError, Verified, VerifiedPayload, VerifyError, seal, verify};
 pub use grant::{GrantCheck, GrantRefused};
 pub use key::{KeyError, KeyId, Keyring, SigningKey, VerifyingKey};
+
+#[cfg(test)]
+mod fixture;
