@@ -42,7 +42,10 @@ fn one_uri_names_the_member() {
             let (found, validity) = identity_of(&certificate(&names, false), &domain()).unwrap();
             assert_eq!(found, identity);
             assert_eq!(validity.not_before, NEW_YEAR);
-            assert_eq!(validity.not_after.since(validity.not_before).as_secs(), 30 * 86_400);
+            assert_eq!(
+                validity.not_after.since(validity.not_before).as_secs(),
+                30 * 86_400
+            );
         }
     }
 }
@@ -114,10 +117,7 @@ fn a_pin_is_of_the_key() {
         CaPin::of_certificate(params.self_signed(&key).unwrap().der()).unwrap()
     };
     assert_eq!(of(2030), of(2031));
-    assert_ne!(
-        of(2030),
-        CaPin::of_certificate(&certificate(&[], true)).unwrap()
-    );
+    assert_ne!(of(2030), CaPin::of_certificate(&certificate(&[], true)).unwrap());
     assert_eq!(of(2030).to_string().parse(), Ok(of(2030)));
     for bad in ["", "sha256:", "sha256:00", "sha1:00", &"0".repeat(64)] {
         assert_eq!(bad.parse::<CaPin>(), Err(CaPinError), "{bad}");

@@ -315,10 +315,7 @@ mod ahead {
         assert_eq!(of(Duration::ZERO, 0), Verdict::Hold(HOLD_MAX));
         let almost = HOLD_MAX - Duration::from_millis(1);
         assert_eq!(of(almost, 15), Verdict::Hold(Duration::from_millis(1)));
-        assert_eq!(
-            of(HOLD_MAX, 0),
-            Verdict::Refuse(RefusalCode::GrantAheadOfPolicy)
-        );
+        assert_eq!(of(HOLD_MAX, 0), Verdict::Refuse(RefusalCode::GrantAheadOfPolicy));
         assert_eq!(of(Duration::ZERO, 16), Verdict::Refuse(RefusalCode::TooMany));
     }
 
