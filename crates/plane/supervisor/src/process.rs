@@ -146,9 +146,15 @@ mod tests {
             panic!("not a child")
         };
         let mut adopted = Process::adopt(pid).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(50), adopted.ended()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(50), adopted.ended())
+                .await
+                .is_err()
+        );
         adopted.kill();
-        tokio::time::timeout(Duration::from_secs(5), adopted.ended()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), adopted.ended())
+            .await
+            .unwrap();
         child.wait().await.unwrap();
         assert!(Process::adopt(pid).is_err());
     }

@@ -16,7 +16,11 @@ pub(crate) fn register(metrics: &Metrics, shared: &Arc<Shared>) {
         "1 while the session with the control plane is up",
         connected.clone(),
     );
-    metrics.register("worker_listening", "1 while the worker serves its port", listening.clone());
+    metrics.register(
+        "worker_listening",
+        "1 while the worker serves its port",
+        listening.clone(),
+    );
     metrics.register(
         "worker_restarts",
         "Starts of the worker after the first, since the supervisor started",

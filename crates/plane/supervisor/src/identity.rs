@@ -91,7 +91,11 @@ pub(crate) async fn renew(
         .await
         .map_err(IdentityError::Refused)?
         .into_inner();
-    let chain: String = answer.certificate_chain.iter().map(|der| certificate_pem(der)).collect();
+    let chain: String = answer
+        .certificate_chain
+        .iter()
+        .map(|der| certificate_pem(der))
+        .collect();
     file::write_atomic(&shared.folder.cert_path(), PUBLIC_MODE, chain.as_bytes())?;
     if let Some(bundle) = answer.trust_bundle {
         return take_bundle(shared, bundle);
@@ -117,7 +121,11 @@ pub(crate) fn take_bundle(shared: &Shared, wire: pb::TrustBundle) -> Result<(), 
         return Err(IdentityError::OtherDomain(bundle.trust_domain.to_string()));
     }
     if bundle.version > shared.bundle_version() {
-        let roots: String = bundle.ca_certificates.iter().map(|der| certificate_pem(der)).collect();
+        let roots: String = bundle
+            .ca_certificates
+            .iter()
+            .map(|der| certificate_pem(der))
+            .collect();
         file::write_atomic(&shared.folder.ca_path(), PUBLIC_MODE, roots.as_bytes())?;
         shared.folder.save_trust(&TrustBundle {
             version: bundle.version,
@@ -145,7 +153,13 @@ mod tests {
         let days = |n: u64| Duration::from_secs(n * 86_400);
         assert_eq!(renewal_due_in(end, WallTime(0), Duration::ZERO), days(18));
         assert_eq!(renewal_due_in(end, WallTime(0), RENEW_JITTER), days(17));
-        assert_eq!(renewal_due_in(end, WallTime(18 * day), Duration::ZERO), Duration::ZERO);
-        assert_eq!(renewal_due_in(end, WallTime(40 * day), Duration::ZERO), Duration::ZERO);
+        assert_eq!(
+            renewal_due_in(end, WallTime(18 * day), Duration::ZERO),
+            Duration::ZERO
+        );
+        assert_eq!(
+            renewal_due_in(end, WallTime(40 * day), Duration::ZERO),
+            Duration::ZERO
+        );
     }
 }
