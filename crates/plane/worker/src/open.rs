@@ -12,7 +12,7 @@ use fairlead_hop::{Answer, Frame, Incoming, Open, Refusal};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_rpc::signed::open_grant;
 use fairlead_transport::{Carrier, Leg, LegCode, LegRecv, LegSend};
-use fairlead_trust::admission::{Admitted, LiveTunnel, OpenClaim, Verdict};
+use fairlead_trust::admission::{Admitted, LiveTunnel, LiveVerdict, OpenClaim, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -57,7 +57,20 @@ pub(crate) async fn serve(relay: Arc<Relay>, peer: Identity, mut leg: Leg) {
 }
 
 async fn refuse(relay: &Relay, leg: Leg, end: OpenEnd) {
-    let refusal = match end {
+    let Leg { mut send, mut recv } = leg;
+    let refusal = note(relay, &end);
+    recv.stop(refusal.code.into());
+    match end {
+        OpenEnd::Abort(code) => send.reset(code.into()),
+        OpenEnd::Refuse(_) | OpenEnd::Passed(_) | OpenEnd::Failed(..) => {
+            answer_refused(&mut send, refusal).await;
+        }
+    }
+}
+
+/// Counts and logs why a leg did not become a tunnel; gives what its consumer is told.
+fn note(relay: &Relay, end: &OpenEnd) -> Refusal {
+    match *end {
         OpenEnd::Refuse(refusal) => {
             relay.metrics.refused(refusal.code);
             info!(code = refusal.code.as_str(), "open refused");
@@ -75,13 +88,9 @@ async fn refuse(relay: &Relay, leg: Leg, end: OpenEnd) {
         }
         OpenEnd::Abort(code) => {
             debug!(code = code.as_str(), "open aborted");
-            leg.abort(code.into());
-            return;
+            code.into()
         }
-    };
-    let Leg { mut send, mut recv } = leg;
-    recv.stop(refusal.code.into());
-    answer_refused(&mut send, refusal).await;
+    }
 }
 
 async fn answer_refused(send: &mut LegSend, refusal: Refusal) {
@@ -176,8 +185,7 @@ async fn admit(relay: &Relay, consumer: NodeId, open: &Open) -> Result<Admitted,
             RefusalCode::UnknownNode => Ok(()),
             other => Err(other),
         })?;
-        let grant =
-            open_grant(policy.grant_keys(), &open.grant).map_err(|_| RefusalCode::BadGrant)?;
+        let grant = open_grant(policy.grant_keys(), &open.grant).map_err(|_| RefusalCode::BadGrant)?;
         let held_by_consumer = relay.budget.used(consumer, Use::Held) - usize::from(held.is_some());
         let claim = OpenClaim {
             consumer,
@@ -212,8 +220,8 @@ fn recheck(relay: &Relay, tunnel: &Tunnel) -> Result<(), RefusalCode> {
         .current()
         .live_verdict(tunnel.live(), relay.policy.now())
     {
-        fairlead_trust::admission::LiveVerdict::Keep => Ok(()),
-        fairlead_trust::admission::LiveVerdict::Close(code) => Err(code),
+        LiveVerdict::Keep => Ok(()),
+        LiveVerdict::Close(code) => Err(code),
     }
 }
 
@@ -224,7 +232,12 @@ async fn incoming(
     open: &Open,
     admitted: &Admitted,
 ) -> Result<Leg, OpenEnd> {
-    let unreachable = || OpenEnd::Failed(OpenFailure::PublisherUnreachable, RefusalCode::PublisherUnreachable);
+    let unreachable = || {
+        OpenEnd::Failed(
+            OpenFailure::PublisherUnreachable,
+            RefusalCode::PublisherUnreachable,
+        )
+    };
     let frame = Frame::Incoming(Incoming {
         kind: open.kind,
         association: open.association,
@@ -270,10 +283,7 @@ impl Opened {
                     .instrument(tracing::Span::current()),
             ),
         );
-        let back = tokio::select! {
-            back = answered(&relay, publisher.recv, consumer.send, pending) => back,
-            code = place.tunnel().closed() => Err(code),
-        };
+        let back = answered(&relay, place.tunnel(), publisher.recv, consumer.send, pending).await;
         match back {
             Ok(back) => travel(Arc::clone(&relay), back, Arc::clone(place.tunnel())).await,
             // Ends the way there as well, and tells both peers.
@@ -288,58 +298,39 @@ impl Opened {
 /// the tunnel ends; the consumer has been told by then.
 async fn answered(
     relay: &Relay,
+    tunnel: &Tunnel,
     mut from: LegRecv,
     mut to: LegSend,
     pending: InUse,
 ) -> Result<Direction, RefusalCode> {
-    let answer = tokio::select! {
-        answer = timeout(ANSWER_DEADLINE, from.read_frame()) => answer,
-        _ = to.stopped() => {
-            relay.metrics.failed(OpenFailure::ConsumerLeft);
-            from.stop(LegCode::CANCELLED);
-            return Err(RefusalCode::ShuttingDown);
-        }
-    };
-    let end = match answer {
-        Ok(Ok(Some(Frame::Answer(Answer::Ok)))) => {
-            let frame = Frame::Answer(Answer::Ok);
-            return match timeout(REPLY_DEADLINE, to.write_frame(&frame)).await {
-                Ok(Ok(())) => {
-                    drop(pending);
-                    Ok(Direction::new(
-                        from,
-                        to,
-                        Lost {
+    let unreachable = OpenEnd::Failed(
+        OpenFailure::PublisherUnreachable,
+        RefusalCode::PublisherUnreachable,
+    );
+    let left = OpenEnd::Failed(OpenFailure::ConsumerLeft, RefusalCode::ShuttingDown);
+    let end = tokio::select! {
+        answer = timeout(ANSWER_DEADLINE, from.read_frame()) => match answer {
+            Ok(Ok(Some(Frame::Answer(Answer::Ok)))) => {
+                let frame = Frame::Answer(Answer::Ok);
+                match timeout(REPLY_DEADLINE, to.write_frame(&frame)).await {
+                    Ok(Ok(())) => {
+                        drop(pending);
+                        let lost = Lost {
                             to_sender: LegCode::CANCELLED,
                             to_receiver: RefusalCode::PublisherUnreachable.into(),
-                        },
-                    ))
+                        };
+                        return Ok(Direction::new(from, to, lost));
+                    }
+                    Ok(Err(_)) | Err(_) => left,
                 }
-                Ok(Err(_)) | Err(_) => {
-                    relay.metrics.failed(OpenFailure::ConsumerLeft);
-                    Err(RefusalCode::ShuttingDown)
-                }
-            };
-        }
-        Ok(Ok(Some(Frame::Answer(Answer::Refused(refusal))))) => OpenEnd::Passed(refusal),
-        Ok(Ok(Some(_) | None) | Err(_)) | Err(_) => OpenEnd::Failed(
-            OpenFailure::PublisherUnreachable,
-            RefusalCode::PublisherUnreachable,
-        ),
+            }
+            Ok(Ok(Some(Frame::Answer(Answer::Refused(refusal))))) => OpenEnd::Passed(refusal),
+            Ok(Ok(Some(_) | None) | Err(_)) | Err(_) => unreachable,
+        },
+        _ = to.stopped() => left,
+        code = tunnel.closed() => OpenEnd::Refuse(code.into()),
     };
-    let refusal = match end {
-        OpenEnd::Passed(refusal) | OpenEnd::Refuse(refusal) => {
-            relay.metrics.failed(OpenFailure::PublisherRefused);
-            debug!(code = refusal.code.as_str(), "open refused by the publisher");
-            refusal
-        }
-        OpenEnd::Failed(failure, code) => {
-            relay.metrics.failed(failure);
-            info!(code = code.as_str(), "open failed");
-            code.into()
-        }
-        OpenEnd::Abort(code) => code.into(),
-    };
+    let refusal = note(relay, &end);
     from.stop(refusal.code.into());
     answer_refused(&mut to, refusal).await;
     Err(refusal.code)

@@ -131,7 +131,10 @@ impl PolicyKeeper {
 
     /// Why the last document was refused; empty if it was not.
     pub(crate) fn last_refusal(&self) -> String {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Verifies, persists and puts into force a policy and its lease. Dropped half-way, it may
@@ -141,7 +144,8 @@ impl PolicyKeeper {
         let outcome = async {
             let policy = signed::open_relay_policy(&keys, policy).map_err(ApplyError::Open)?;
             let lease = signed::open_policy_lease(&keys, lease).map_err(ApplyError::Open)?;
-            self.apply(|held, now| held.apply_policy(policy, lease, now)).await
+            self.apply(|held, now| held.apply_policy(policy, lease, now))
+                .await
         }
         .await;
         self.note(outcome)

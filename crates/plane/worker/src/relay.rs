@@ -35,6 +35,8 @@ pub(crate) struct Relay {
     pub(crate) metrics: WorkerMetrics,
     /// Cancelled when no new tunnel is to be admitted any more.
     pub(crate) stopping: CancellationToken,
+    /// Cancelled at the very end: whatever still runs is to return.
+    pub(crate) ended: CancellationToken,
     /// Every session, open and tunnel runs in here.
     pub(crate) tasks: TaskTracker,
     sessions: Mutex<Sessions>,
@@ -76,6 +78,7 @@ impl Relay {
             tunnels: Arc::default(),
             metrics: parts.metrics,
             stopping: CancellationToken::new(),
+            ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
             sessions: Mutex::default(),
         }

@@ -2,7 +2,7 @@
 
 use crate::open;
 use crate::relay::{Relay, SessionNumber};
-use fairlead_hop::{Frame, RelayControl, RelayEvent, Refusal, Register};
+use fairlead_hop::{Frame, Refusal, Register, RelayControl, RelayEvent};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_telemetry::chain;
 use fairlead_transport::{AcceptError, Arriving, Carrier, FrameReadError, FrameWriteError, Leg};

@@ -93,11 +93,7 @@ impl Direction {
         self.from.stop(code);
     }
 
-    fn poll_move(
-        &mut self,
-        cx: &mut Context<'_>,
-        count: &mut impl FnMut(u64),
-    ) -> Poll<Result<(), LegError>> {
+    fn poll_move(&mut self, cx: &mut Context<'_>, count: &mut impl FnMut(u64)) -> Poll<Result<(), LegError>> {
         for _ in 0..TURN_BATCHES {
             if !self.waiting.is_empty() {
                 match self.to.poll_write_chunks(cx, &mut self.waiting) {
