@@ -1,0 +1,206 @@
+//! The streams that live in this daemon, so that a revocation or a restarted peer can end them
+//! (R-REV-01), and their number, which is bounded.
+
+use crate::metrics::{NodeMetrics, StreamRole};
+use fairlead_model::{BootCounter, NodeId, RouteId};
+use futures_util::task::AtomicWaker;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+
+/// Most live streams of a daemon. At their first window (256 KiB each way) this many could ask for
+/// 8 GiB; idle ones take about 10 KiB each. The budget for buffered bytes is the stream crate's.
+pub(crate) const STREAMS_MAX: usize = 16 * 1024;
+
+/// Why the daemon itself ends a live stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// Its route is revoked or gone from the policy.
+    Revoked,
+    /// The far daemon has started anew and knows the stream no longer.
+    PeerRestarted,
+    /// This daemon stops.
+    Stopping,
+}
+
+impl EndReason {
+    const ALL: [Self; 3] = [Self::Revoked, Self::PeerRestarted, Self::Stopping];
+
+    /// The reason's stable name, in labels and logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Revoked => "REVOKED",
+            Self::PeerRestarted => "PEER_RESTARTED",
+            Self::Stopping => "STOPPING",
+        }
+    }
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Revoked => 1,
+            Self::PeerRestarted => 2,
+            Self::Stopping => 3,
+        }
+    }
+}
+
+/// What the daemon knows of a live stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LiveStream {
+    /// This daemon's half.
+    pub(crate) role: StreamRole,
+    /// The route that permits it.
+    pub(crate) route: RouteId,
+    /// The far daemon.
+    pub(crate) peer: NodeId,
+    /// The far daemon's run.
+    pub(crate) peer_boot: BootCounter,
+}
+
+/// All live streams of a daemon. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveStreams {
+    inner: Arc<Mutex<Inner>>,
+    metrics: NodeMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: u64,
+    streams: BTreeMap<u64, (LiveStream, Arc<EndSignal>)>,
+}
+
+/// Wakes one driver to end its stream.
+#[derive(Debug, Default)]
+struct EndSignal {
+    reason: AtomicU8,
+    waker: AtomicWaker,
+}
+
+/// A stream's place among the live ones; gives it back when dropped.
+#[derive(Debug)]
+pub(crate) struct LiveGuard {
+    streams: LiveStreams,
+    number: u64,
+    role: StreamRole,
+    signal: Arc<EndSignal>,
+}
+
+impl LiveStreams {
+    /// None live.
+    pub(crate) fn new(metrics: NodeMetrics) -> Self {
+        Self {
+            inner: Arc::default(),
+            metrics,
+        }
+    }
+
+    /// Takes a place, or `None` if [`STREAMS_MAX`] are taken.
+    pub(crate) fn enter(&self, stream: LiveStream) -> Option<LiveGuard> {
+        let signal = Arc::new(EndSignal::default());
+        let mut inner = self.lock();
+        if inner.streams.len() >= STREAMS_MAX {
+            return None;
+        }
+        let number = inner.next;
+        inner.next += 1;
+        inner.streams.insert(number, (stream, signal.clone()));
+        drop(inner);
+        self.metrics.streams_live.get_or_create(&stream.role.into()).inc();
+        Some(LiveGuard {
+            streams: self.clone(),
+            number,
+            role: stream.role,
+            signal,
+        })
+    }
+
+    /// How many live.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().streams.len()
+    }
+
+    /// Ends every stream that `doomed` picks; returns how many.
+    pub(crate) fn end(&self, reason: EndReason, doomed: impl Fn(&LiveStream) -> bool) -> usize {
+        let mut ended = 0;
+        for (stream, signal) in self.lock().streams.values() {
+            if doomed(stream) {
+                signal.reason.store(reason.number(), Ordering::Release);
+                signal.waker.wake();
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveGuard {
+    /// Whether the stream is to end; registers the task to be woken when it is.
+    pub(crate) fn poll_end(&self, cx: &mut Context<'_>) -> Option<EndReason> {
+        self.signal.waker.register(cx.waker());
+        let number = self.signal.reason.load(Ordering::Acquire);
+        EndReason::ALL.into_iter().find(|r| r.number() == number)
+    }
+}
+
+impl Drop for LiveGuard {
+    fn drop(&mut self) {
+        self.streams.lock().streams.remove(&self.number);
+        self.streams
+            .metrics
+            .streams_live
+            .get_or_create(&self.role.into())
+            .dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlead_telemetry::Metrics;
+    use std::task::Waker;
+
+    fn stream(route: u8, peer: u8, boot: u64) -> LiveStream {
+        LiveStream {
+            role: StreamRole::Publisher,
+            route: RouteId::from_bytes([route; 16]),
+            peer: NodeId::from_bytes([peer; 16]),
+            peer_boot: BootCounter(boot),
+        }
+    }
+
+    /// R-REV-01: only the streams of the revoked route end.
+    #[test]
+    fn a_revocation_ends_its_route_only() {
+        let live = LiveStreams::new(NodeMetrics::new(&Metrics::new("node")));
+        let one = live.enter(stream(1, 1, 1)).unwrap();
+        let two = live.enter(stream(2, 1, 1)).unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(one.poll_end(&mut cx), None);
+        assert_eq!(
+            live.end(EndReason::Revoked, |s| s.route == RouteId::from_bytes([1; 16])),
+            1
+        );
+        assert_eq!(one.poll_end(&mut cx), Some(EndReason::Revoked));
+        assert_eq!(two.poll_end(&mut cx), None);
+        drop(one);
+        assert_eq!(live.len(), 1);
+    }
+
+    /// R-STR-04: the number of streams is bounded, and a place given back is free again.
+    #[test]
+    fn places_are_bounded() {
+        let live = LiveStreams::new(NodeMetrics::new(&Metrics::new("node")));
+        let mut held: Vec<_> = (0..STREAMS_MAX)
+            .map(|_| live.enter(stream(1, 1, 1)).unwrap())
+            .collect();
+        assert!(live.enter(stream(1, 1, 1)).is_none());
+        held.pop();
+        assert!(live.enter(stream(1, 1, 1)).is_some());
+    }
+}

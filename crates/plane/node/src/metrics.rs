@@ -1,0 +1,188 @@
+//! The daemon's metrics (R-UI-03).
+
+use fairlead_model::RefusalCode;
+use fairlead_telemetry::Metrics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+/// Which half of a stream this daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum StreamRole {
+    /// It listens for the application and dials the stream.
+    Consumer,
+    /// It accepts the stream and dials the target.
+    Publisher,
+}
+
+impl StreamRole {
+    /// The role's one name, in labels and logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Consumer => "consumer",
+            Self::Publisher => "publisher",
+        }
+    }
+}
+
+/// Labels: the daemon's half.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RoleLabel {
+    role: &'static str,
+}
+
+/// Labels: the daemon's half and a stable code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CodeLabel {
+    role: &'static str,
+    code: &'static str,
+}
+
+/// Labels: a relay's name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RelayLabel {
+    relay: String,
+}
+
+/// Labels: which way bytes go.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabel {
+    direction: &'static str,
+}
+
+/// Every metric of the daemon. Clones share the values.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeMetrics {
+    pub(crate) streams_live: Family<RoleLabel, Gauge>,
+    pub(crate) streams_opened: Family<RoleLabel, Counter>,
+    pub(crate) streams_refused: Family<CodeLabel, Counter>,
+    pub(crate) streams_failed: Family<CodeLabel, Counter>,
+    pub(crate) open_seconds: Histogram,
+    pub(crate) connections_held: Gauge,
+    pub(crate) accept_paused: Counter,
+    /// Application bytes into streams. Kept apart from the family: drivers add to it for every read.
+    pub(crate) bytes_sent: Counter,
+    /// Application bytes out of streams.
+    pub(crate) bytes_received: Counter,
+    pub(crate) hop_connected: Family<RelayLabel, Gauge>,
+    pub(crate) hop_sessions: Family<RelayLabel, Counter>,
+    pub(crate) hop_rtt_us: Family<RelayLabel, Gauge>,
+    pub(crate) associations: Family<RoleLabel, Counter>,
+    pub(crate) associations_failed: Family<RoleLabel, Counter>,
+    pub(crate) control_connected: Gauge,
+    pub(crate) policy_revision: Gauge,
+    pub(crate) grants: Gauge,
+}
+
+impl NodeMetrics {
+    /// Registers all of them.
+    pub(crate) fn new(registry: &Metrics) -> Self {
+        let bytes = Family::<DirectionLabel, Counter>::default();
+        let direction = |direction| bytes.get_or_create(&DirectionLabel { direction }).clone();
+        let metrics = Self {
+            streams_live: Family::default(),
+            streams_opened: Family::default(),
+            streams_refused: Family::default(),
+            streams_failed: Family::default(),
+            // 0.25 ms to 8 s: an open on one host takes a millisecond, a held one up to 3 s.
+            open_seconds: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
+            connections_held: Gauge::default(),
+            accept_paused: Counter::default(),
+            bytes_sent: direction("sent"),
+            bytes_received: direction("received"),
+            hop_connected: Family::default(),
+            hop_sessions: Family::default(),
+            hop_rtt_us: Family::default(),
+            associations: Family::default(),
+            associations_failed: Family::default(),
+            control_connected: Gauge::default(),
+            policy_revision: Gauge::default(),
+            grants: Gauge::default(),
+        };
+        metrics.register(registry);
+        registry.register("stream_bytes", "Application bytes carried", bytes);
+        metrics
+    }
+
+    fn register(&self, registry: &Metrics) {
+        let m = self.clone();
+        registry.register("streams_live", "Streams whose two sockets are joined", m.streams_live);
+        registry.register("streams_opened", "Streams opened", m.streams_opened);
+        registry.register(
+            "streams_refused",
+            "Streams refused, by the stable code of the refusal",
+            m.streams_refused,
+        );
+        registry.register(
+            "streams_failed",
+            "Streams that ended in a reset which neither application asked for, by reason",
+            m.streams_failed,
+        );
+        registry.register(
+            "stream_open_seconds",
+            "From an application's connect to the target's answer",
+            m.open_seconds,
+        );
+        registry.register(
+            "connections_held",
+            "Applications' connections that wait for their stream to open",
+            m.connections_held,
+        );
+        registry.register(
+            "accept_paused",
+            "Pauses of a listener because this host ran out of descriptors or memory",
+            m.accept_paused,
+        );
+        registry.register("hop_connected", "Whether the relay's hop session is up", m.hop_connected);
+        registry.register("hop_sessions", "Hop sessions established", m.hop_sessions);
+        registry.register("hop_rtt_microseconds", "Round trip to the relay", m.hop_rtt_us);
+        registry.register("associations", "Associations made", m.associations);
+        registry.register(
+            "associations_failed",
+            "Associations that could not be made",
+            m.associations_failed,
+        );
+        registry.register(
+            "control_connected",
+            "Whether the session with the control plane is up",
+            m.control_connected,
+        );
+        registry.register("policy_revision", "Revision of the node policy in force", m.policy_revision);
+        registry.register("grants", "Verified grants held", m.grants);
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn refused(&self, role: StreamRole, code: RefusalCode) {
+        let label = CodeLabel {
+            role: role.as_str(),
+            code: code.as_str(),
+        };
+        self.streams_refused.get_or_create(&label).inc();
+    }
+
+    /// Counts a stream that broke; `reason` is a stable code.
+    pub(crate) fn failed(&self, role: StreamRole, reason: &'static str) {
+        let label = CodeLabel {
+            role: role.as_str(),
+            code: reason,
+        };
+        self.streams_failed.get_or_create(&label).inc();
+    }
+}
+
+impl From<StreamRole> for RoleLabel {
+    fn from(role: StreamRole) -> Self {
+        Self { role: role.as_str() }
+    }
+}
+
+impl RelayLabel {
+    /// The label of one relay.
+    pub(crate) fn of(name: &impl ToString) -> Self {
+        Self {
+            relay: name.to_string(),
+        }
+    }
+}

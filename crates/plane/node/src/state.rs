@@ -1,0 +1,170 @@
+//! What the daemon keeps on disk: the signed node policy and grants, so that it restarts without
+//! the control plane, and how often it has started.
+//!
+//! The envelopes are kept as they came; their signatures are checked again at each load.
+
+use bytes::Bytes;
+use fairlead_codec::{ReadError, Reader, WriteError, Writer};
+use fairlead_host::{Clock, StateError, StateFile};
+use fairlead_model::BootCounter;
+use std::path::Path;
+
+/// Greatest signed node policy: the envelope's own limit for payloads (1 MiB) and its frame.
+pub(crate) const POLICY_LEN_MAX: usize = 1024 * 1024 + 1024;
+/// Greatest signed grant: what a hop OPEN takes.
+pub(crate) const GRANT_LEN_MAX: usize = fairlead_hop::frame::GRANT_LEN_MAX;
+/// Most grants of a node: one per route that it consumes.
+pub(crate) const GRANTS_MAX: usize = 4096;
+/// Greatest state file.
+const STATE_LEN_MAX: usize = POLICY_LEN_MAX + GRANTS_MAX * (GRANT_LEN_MAX + 4) + 16;
+
+const STATE_MAGIC: [u8; 8] = *b"FLNODE\0\x01";
+const BOOT_MAGIC: [u8; 8] = *b"FLBOOT\0\x01";
+/// A boot counter's bytes.
+const BOOT_LEN: usize = 8;
+
+/// The signed documents that a node holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Documents {
+    /// The signed node policy, once one has come.
+    pub(crate) policy: Option<Bytes>,
+    /// The signed grants.
+    pub(crate) grants: Vec<Bytes>,
+}
+
+/// The daemon's state files in its member folder.
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    documents: StateFile,
+    boot: StateFile,
+}
+
+/// Why the documents could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DocumentsError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] StateError),
+    /// Intact bytes of another layout.
+    #[error("the node's state file has an unknown layout")]
+    Layout(#[from] ReadError),
+    /// More than the file takes.
+    #[error("the node's documents are too large for its state file")]
+    TooLarge(#[from] WriteError),
+}
+
+impl NodeState {
+    /// The state files in `dir`.
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self {
+            documents: StateFile::new(dir.join("node.state"), STATE_MAGIC, STATE_LEN_MAX),
+            boot: StateFile::new(dir.join("boot.state"), BOOT_MAGIC, BOOT_LEN),
+        }
+    }
+
+    /// The documents as they were saved last; none if never. Blocking.
+    pub(crate) fn load(&self) -> Result<Documents, DocumentsError> {
+        let Some(bytes) = self.documents.load()? else {
+            return Ok(Documents::default());
+        };
+        Ok(decode(&bytes)?)
+    }
+
+    /// Replaces the documents. Durable when it returns. Blocking.
+    pub(crate) fn save(&self, documents: &Documents) -> Result<(), DocumentsError> {
+        Ok(self.documents.save(&encode(documents)?)?)
+    }
+
+    /// Counts this start of the daemon and returns the new count. Blocking.
+    ///
+    /// The count never falls below the wall clock in seconds, so that it still rises after its file
+    /// was lost: peers take a lower count for an old run of this daemon.
+    pub(crate) fn count_boot(&self, clock: &dyn Clock) -> Result<BootCounter, StateError> {
+        let last = match self.boot.load() {
+            Ok(bytes) => bytes
+                .and_then(|b| <[u8; BOOT_LEN]>::try_from(b.as_slice()).ok())
+                .map_or(0, u64::from_be_bytes),
+            Err(StateError::Damaged { path, what }) => {
+                tracing::warn!(path = %path.display(), what, "boot counter is damaged; it goes on from the wall clock");
+                0
+            }
+            Err(error @ (StateError::File(_) | StateError::TooLarge { .. })) => return Err(error),
+        };
+        let clock_s = u64::try_from(clock.wall().0 / 1000).unwrap_or(0);
+        let next = BootCounter(last.saturating_add(1).max(clock_s));
+        self.boot.save(&next.0.to_be_bytes())?;
+        Ok(next)
+    }
+}
+
+fn encode(documents: &Documents) -> Result<Vec<u8>, WriteError> {
+    let mut out = Vec::new();
+    let mut w = Writer::new(&mut out, STATE_LEN_MAX);
+    w.bool(documents.policy.is_some())?;
+    if let Some(policy) = &documents.policy {
+        w.bytes(policy, POLICY_LEN_MAX)?;
+    }
+    w.varint(documents.grants.len() as u64)?;
+    for grant in &documents.grants {
+        w.bytes(grant, GRANT_LEN_MAX)?;
+    }
+    Ok(out)
+}
+
+fn decode(bytes: &[u8]) -> Result<Documents, ReadError> {
+    let mut r = Reader::new(bytes);
+    let policy = if r.bool()? {
+        Some(Bytes::copy_from_slice(r.bytes(POLICY_LEN_MAX)?))
+    } else {
+        None
+    };
+    let count = r.varint()?;
+    let mut grants = Vec::new();
+    for _ in 0..count {
+        grants.push(Bytes::copy_from_slice(r.bytes(GRANT_LEN_MAX)?));
+    }
+    r.finish()?;
+    Ok(Documents { policy, grants })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlead_host::SystemClock;
+
+    /// R-GEN-04: what the control plane signed is there after a restart.
+    #[test]
+    fn documents_survive() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = NodeState::new(dir.path());
+        assert_eq!(state.load().unwrap(), Documents::default());
+        let documents = Documents {
+            policy: Some(Bytes::from_static(b"policy")),
+            grants: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
+        };
+        state.save(&documents).unwrap();
+        assert_eq!(NodeState::new(dir.path()).load().unwrap(), documents);
+        std::fs::write(dir.path().join("node.state"), b"junk").unwrap();
+        assert!(matches!(
+            state.load(),
+            Err(DocumentsError::File(StateError::Damaged { .. }))
+        ));
+    }
+
+    #[test]
+    fn the_boot_counter_rises_even_when_its_file_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = NodeState::new(dir.path());
+        let clock = SystemClock::new();
+        let mut last = BootCounter(0);
+        for _ in 0..3 {
+            let next = state.count_boot(&clock).unwrap();
+            assert!(next > last);
+            last = next;
+        }
+        std::fs::write(dir.path().join("boot.state"), b"junk").unwrap();
+        // Within the second in which it was lost it may stand still, never fall by more than the
+        // starts of that second.
+        assert!(state.count_boot(&clock).unwrap().0 + 3 >= last.0);
+    }
+}
