@@ -1,0 +1,257 @@
+//! Associations that this daemon dials: one secret per publisher, made once for however many
+//! streams want it at the same time, and renewed hourly.
+
+use crate::attempt::AttemptError;
+use crate::live::{EndReason, LiveStreams};
+use crate::metrics::{NodeMetrics, StreamRole};
+use crate::relays::Session;
+use bytes::Bytes;
+use fairlead_hop::frame::{Frame, LegKind, Open};
+use fairlead_host::{Clock, rng};
+use fairlead_model::{AssociationId, BootCounter, LegEpoch, MonoTime, NodeId, RouteId, StreamNumber};
+use fairlead_stream::StreamSecret;
+use fairlead_transport::{MemberTls, PairHello, PairSecret, pair};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+/// Age at which an association is renewed.
+const RENEW_AFTER: Duration = Duration::from_secs(60 * 60);
+/// For this long after that the old one still opens streams (DESIGN section 6).
+const OLD_USED_FOR: Duration = Duration::from_secs(2 * 60);
+/// Age at which a publisher forgets an association: its last open has been answered by then.
+pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60 * 60 + 2 * 60 + 60);
+/// How long a relay may take to give a leg: it waits only for its limit on legs.
+pub(crate) const LEG_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// A secret shared with one publisher.
+pub(crate) struct Association {
+    id: AssociationId,
+    peer_boot: BootCounter,
+    secret: PairSecret,
+    made: MonoTime,
+    next_stream: AtomicU64,
+}
+
+/// What is needed to make one: any route to the publisher with its grant, and a relay.
+#[derive(Debug, Clone)]
+pub(crate) struct PairRequest {
+    pub(crate) publisher: NodeId,
+    pub(crate) route: RouteId,
+    pub(crate) grant: Bytes,
+    pub(crate) session: Session,
+}
+
+/// The associations of a daemon, by publisher.
+#[derive(Debug)]
+pub(crate) struct Associations {
+    entries: Mutex<BTreeMap<NodeId, Entry>>,
+    tls: Arc<MemberTls>,
+    boot: BootCounter,
+    clock: Arc<dyn Clock>,
+    live: LiveStreams,
+    metrics: NodeMetrics,
+    tasks: TaskTracker,
+}
+
+type Made = Option<Result<Arc<Association>, Arc<AttemptError>>>;
+
+#[derive(Debug, Default)]
+struct Entry {
+    current: Option<Arc<Association>>,
+    making: Option<watch::Receiver<Made>>,
+    /// To be replaced before its time: this daemon's certificate has changed.
+    stale: bool,
+}
+
+impl std::fmt::Debug for Association {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Association")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Association {
+    /// Its id, carried in every OPEN.
+    pub(crate) const fn id(&self) -> AssociationId {
+        self.id
+    }
+
+    /// The publisher's run.
+    pub(crate) const fn peer_boot(&self) -> BootCounter {
+        self.peer_boot
+    }
+
+    /// A number that no stream of this association has had, and the stream's secret.
+    pub(crate) fn new_stream(&self, route: RouteId) -> (StreamNumber, StreamSecret) {
+        let number = StreamNumber(self.next_stream.fetch_add(1, Ordering::Relaxed));
+        (number, StreamSecret::derive(self.secret.expose(), number, route))
+    }
+}
+
+impl Associations {
+    /// None yet. Handshakes run as tasks of `tasks`.
+    pub(crate) fn new(
+        tls: Arc<MemberTls>,
+        boot: BootCounter,
+        clock: Arc<dyn Clock>,
+        live: LiveStreams,
+        metrics: NodeMetrics,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self {
+            entries: Mutex::default(),
+            tls,
+            boot,
+            clock,
+            live,
+            metrics,
+            tasks,
+        }
+    }
+
+    /// The association with a publisher; made through the request's relay if there is none. Of all
+    /// that ask at once, one makes it and the others wait for the same result.
+    ///
+    /// Cancel safe: a handshake goes on for the others.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        request: &PairRequest,
+    ) -> Result<Arc<Association>, Arc<AttemptError>> {
+        let mut making = match self.current_or_making(request) {
+            Ok(current) => return Ok(current),
+            Err(making) => making,
+        };
+        match making.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(result)) => result.clone(),
+            Ok(None) | Err(_) => Err(Arc::new(AttemptError::GivenUp)),
+        }
+    }
+
+    fn current_or_making(
+        self: &Arc<Self>,
+        request: &PairRequest,
+    ) -> Result<Arc<Association>, watch::Receiver<Made>> {
+        let now = self.clock.mono();
+        let mut entries = self.lock();
+        let entry = entries.entry(request.publisher).or_default();
+        let usable = match &entry.current {
+            Some(current) if now.since(current.made) < RENEW_AFTER && !entry.stale => {
+                return Ok(current.clone());
+            }
+            Some(current) if now.since(current.made) < RENEW_AFTER + OLD_USED_FOR => Some(current.clone()),
+            Some(_) | None => None,
+        };
+        // A maker that is gone without a result is succeeded.
+        let running = entry
+            .making
+            .as_ref()
+            .filter(|m| m.has_changed().is_ok() || m.borrow().is_some());
+        let making = match running {
+            Some(making) => making.clone(),
+            None => entry.making.insert(self.start(request.clone())).clone(),
+        };
+        usable.ok_or(making)
+    }
+
+    /// The publisher does not know `association`: the next stream makes another one.
+    pub(crate) fn forget(&self, publisher: NodeId, association: AssociationId) {
+        if let Some(entry) = self.lock().get_mut(&publisher)
+            && entry.current.as_ref().is_some_and(|a| a.id == association)
+        {
+            entry.current = None;
+        }
+    }
+
+    /// This daemon's certificate has changed: every association is made anew when it is used next.
+    pub(crate) fn renew_all(&self) {
+        for entry in self.lock().values_mut() {
+            entry.stale = true;
+        }
+    }
+
+    fn start(self: &Arc<Self>, request: PairRequest) -> watch::Receiver<Made> {
+        let (sender, receiver) = watch::channel(None);
+        let this = self.clone();
+        self.tasks.spawn(async move {
+            let result = this.make(&request).await.map(Arc::new).map_err(Arc::new);
+            this.made(&request, &result);
+            sender.send_replace(Some(result));
+        });
+        receiver
+    }
+
+    fn made(&self, request: &PairRequest, result: &Result<Arc<Association>, Arc<AttemptError>>) {
+        let (role, publisher) = (StreamRole::Consumer, request.publisher);
+        {
+            let mut entries = self.lock();
+            let entry = entries.entry(publisher).or_default();
+            entry.making = None;
+            if let Ok(association) = result {
+                entry.current = Some(association.clone());
+                entry.stale = false;
+            }
+        }
+        match result {
+            Ok(association) => {
+                self.metrics.associations.get_or_create(&role.into()).inc();
+                tracing::info!(%publisher, association = %association.id, "association made");
+                // An authenticated higher count: the publisher's earlier run knows no stream of ours.
+                let ended = self.live.end(EndReason::PeerRestarted, |s| {
+                    s.role == role && s.peer == publisher && s.peer_boot < association.peer_boot
+                });
+                if ended > 0 {
+                    tracing::info!(%publisher, ended, "publisher has restarted; its old streams end");
+                }
+            }
+            Err(error) => {
+                self.metrics
+                    .associations_failed
+                    .get_or_create(&role.into())
+                    .inc();
+                let error = fairlead_telemetry::chain(&**error);
+                tracing::info!(%publisher, error, "association not made");
+            }
+        }
+    }
+
+    async fn make(&self, request: &PairRequest) -> Result<Association, AttemptError> {
+        let id: AssociationId = rng::new_id();
+        let mut leg = tokio::time::timeout(LEG_WAIT_MAX, request.session.carrier.open_leg())
+            .await
+            .map_err(|_| AttemptError::LegTimeout)?
+            .map_err(AttemptError::Leg)?;
+        let open = Frame::Open(Open {
+            kind: LegKind::Pair,
+            association: id,
+            route: request.route,
+            stream: StreamNumber(0),
+            epoch: LegEpoch(0),
+            resume: false,
+            grant: request.grant.clone(),
+        });
+        leg.send.write_frame(&open).await.map_err(AttemptError::Write)?;
+        let hello = PairHello {
+            association: id,
+            boot: self.boot,
+        };
+        let paired = pair::dial(leg, &self.tls, request.publisher, hello)
+            .await
+            .map_err(AttemptError::Pair)?;
+        Ok(Association {
+            id,
+            peer_boot: paired.peer_boot,
+            secret: paired.secret,
+            made: self.clock.mono(),
+            next_stream: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,137 @@
+//! Which relays the daemon reaches at this moment, and what is told about the others.
+
+use fairlead_model::{EndpointId, RelayId};
+use fairlead_transport::Carrier;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// An established hop session, as those who open legs see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    /// Where legs are opened.
+    pub(crate) carrier: Carrier,
+    /// Which session of this daemon it is: tells a new one from its predecessor.
+    pub(crate) number: u32,
+    /// The relay asks that new legs go elsewhere (R-OPS-01).
+    pub(crate) draining: bool,
+}
+
+/// How the node reaches one relay (R-PLC-01).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Whether the hop session is up.
+    pub(crate) connected: bool,
+    /// Round trip, once measured.
+    pub(crate) rtt: Option<Duration>,
+    /// Why it is not connected; empty while it is, or before the first attempt.
+    pub(crate) error: String,
+    /// Endpoints in force at the relay.
+    pub(crate) registered: Vec<EndpointId>,
+}
+
+/// The established sessions, by relay.
+pub(crate) type Sessions = Arc<BTreeMap<RelayId, Session>>;
+
+/// The relays' table. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Relays {
+    sessions: watch::Sender<Sessions>,
+    reach: Arc<Mutex<BTreeMap<RelayId, Reach>>>,
+    /// Woken on every change that the control plane is told of.
+    changed: Arc<Notify>,
+}
+
+impl Relays {
+    /// No relay known. `changed` is notified of every change.
+    pub(crate) fn new(changed: Arc<Notify>) -> Self {
+        Self {
+            sessions: watch::Sender::new(Arc::default()),
+            reach: Arc::default(),
+            changed,
+        }
+    }
+
+    /// Follows the established sessions.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Sessions> {
+        self.sessions.subscribe()
+    }
+
+    /// The established sessions.
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.sessions.borrow().clone()
+    }
+
+    /// A relay of the policy.
+    pub(crate) fn add(&self, relay: RelayId) {
+        self.lock().entry(relay).or_default();
+    }
+
+    /// A relay that left the policy.
+    pub(crate) fn remove(&self, relay: RelayId) {
+        self.lock().remove(&relay);
+        self.sessions.send_if_modified(|sessions| {
+            sessions.contains_key(&relay) && Arc::make_mut(sessions).remove(&relay).is_some()
+        });
+        self.changed.notify_one();
+    }
+
+    /// A session is up.
+    pub(crate) fn up(&self, relay: RelayId, session: Session) {
+        self.sessions.send_modify(|sessions| {
+            Arc::make_mut(sessions).insert(relay, session);
+        });
+        self.update(relay, |reach| {
+            reach.connected = true;
+            reach.error.clear();
+        });
+    }
+
+    /// The session `number` is over or was never up; a newer one stays.
+    pub(crate) fn down(&self, relay: RelayId, number: u32, why: String) {
+        self.sessions.send_if_modified(|sessions| {
+            sessions.get(&relay).is_some_and(|s| s.number == number)
+                && Arc::make_mut(sessions).remove(&relay).is_some()
+        });
+        self.update(relay, |reach| {
+            *reach = Reach {
+                error: why,
+                ..Reach::default()
+            };
+        });
+    }
+
+    /// The relay drains: legs go elsewhere if there is an elsewhere.
+    pub(crate) fn draining(&self, relay: RelayId, number: u32) {
+        self.sessions.send_modify(|sessions| {
+            if let Some(session) = Arc::make_mut(sessions).get_mut(&relay)
+                && session.number == number
+            {
+                session.draining = true;
+            }
+        });
+    }
+
+    /// Notes something about a relay; what is only a new measurement wakes nobody.
+    pub(crate) fn update(&self, relay: RelayId, change: impl FnOnce(&mut Reach)) {
+        let mut table = self.lock();
+        let Some(reach) = table.get_mut(&relay) else { return };
+        let mut before = reach.clone();
+        change(reach);
+        before.rtt = reach.rtt;
+        if before != *reach {
+            self.changed.notify_one();
+        }
+    }
+
+    /// What is known of each relay.
+    pub(crate) fn reach(&self) -> Vec<(RelayId, Reach)> {
+        let table = self.lock();
+        table.iter().map(|(relay, reach)| (*relay, reach.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RelayId, Reach>> {
+        self.reach.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,409 @@
+//! Keeps a hop session to each relay of the policy (R-NOD-01): dials, greets, registers, hands
+//! over incoming legs, and comes back after every end.
+
+use crate::backoff::Backoff;
+use crate::metrics::{NodeMetrics, RelayLabel};
+use crate::publisher::Publisher;
+use crate::relays::{Relays, Session};
+use crate::view::{View, ViewReceiver};
+use fairlead_host::{Clock, rng};
+use fairlead_hop::frame::Frame;
+use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SessionFault};
+use fairlead_model::{
+    BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId,
+};
+use fairlead_telemetry::{RateLimitedLog, chain};
+use fairlead_transport::{Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Leg};
+use fairlead_trust::NodeRelay;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// First wait after a lost session or failed dial: a fraction of a second (R-NOD-01). The dial
+/// itself tries again twice a second for 10 s.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// Longest wait (R-NOD-01).
+const RETRY_LONGEST: Duration = Duration::from_secs(15);
+/// How long a frame may wait for a relay that does not read its control stream.
+const CONTROL_WRITE_MAX: Duration = Duration::from_secs(10);
+/// How long a stopping daemon waits for a relay to take its goodbye.
+const FAREWELL_MAX: Duration = Duration::from_millis(300);
+/// Incoming legs of one session that are not attached yet. Bounds the memory that a relay can ask
+/// for without any consumer's key; 500 simultaneous opens must fit.
+const INCOMING_MAX: usize = 1024;
+/// How often a lasting failure to reach a relay is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// What every hop session of the daemon shares.
+#[derive(Debug)]
+pub(crate) struct SessionContext {
+    pub(crate) dialler: Dialler,
+    pub(crate) relays: Relays,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: NodeMetrics,
+    pub(crate) boot: BootCounter,
+    pub(crate) process_boot: ProcessBootId,
+    pub(crate) software: &'static str,
+    /// Counts the sessions of this run, whatever the relay.
+    pub(crate) session_numbers: AtomicU32,
+    /// Incoming legs run here.
+    pub(crate) streams: TaskTracker,
+}
+
+/// Why a session ended or never began.
+#[derive(Debug, thiserror::Error)]
+enum SessionEnd {
+    #[error("the relay cannot be reached")]
+    Dial(#[source] DialError),
+    #[error("the session was lost")]
+    Lost(#[source] CarrierEnd),
+    #[error("the control stream ended")]
+    ControlEnded,
+    #[error("the control stream cannot be read")]
+    Read(#[source] FrameReadError),
+    #[error("the control stream cannot be written")]
+    Write(#[source] FrameWriteError),
+    #[error("the relay does not read its control stream")]
+    WriteTimeout,
+    #[error("the relay broke the protocol")]
+    Fault(#[source] SessionFault),
+    #[error("the relay ended the session: {0}")]
+    Closed(RefusalCode),
+    #[error("the daemon stops")]
+    Stopping,
+}
+
+impl SessionEnd {
+    const fn code(&self) -> RefusalCode {
+        match self {
+            Self::Fault(fault) => fault.code(),
+            Self::Dial(_)
+            | Self::Lost(_)
+            | Self::ControlEnded
+            | Self::Read(_)
+            | Self::Write(_)
+            | Self::WriteTimeout
+            | Self::Closed(_)
+            | Self::Stopping => RefusalCode::ShuttingDown,
+        }
+    }
+}
+
+/// Follows the policy's relays until `cancel`.
+pub(crate) async fn keep_all(context: Arc<SessionContext>, mut view: ViewReceiver, cancel: CancellationToken) {
+    let tasks = TaskTracker::new();
+    let mut kept: BTreeMap<RelayId, (watch::Sender<NodeRelay>, CancellationToken)> = BTreeMap::new();
+    loop {
+        let now = view.borrow_and_update().clone();
+        let relays = now.policy().into_iter().flat_map(|p| &p.relays);
+        let wanted: BTreeMap<RelayId, NodeRelay> = relays.map(|r| (r.relay, r.clone())).collect();
+        kept.retain(|relay, (_, token)| {
+            let keep = wanted.contains_key(relay);
+            if !keep {
+                token.cancel();
+                context.relays.remove(*relay);
+            }
+            keep
+        });
+        for (id, relay) in wanted {
+            if let Some((sender, _)) = kept.get(&id) {
+                sender.send_if_modified(|held| {
+                    let changed = *held != relay;
+                    *held = relay;
+                    changed
+                });
+                continue;
+            }
+            context.relays.add(id);
+            let (sender, receiver) = watch::channel(relay);
+            let token = cancel.child_token();
+            tasks.spawn(keep(context.clone(), receiver, view.clone(), token.clone()));
+            kept.insert(id, (sender, token));
+        }
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { break },
+            () = cancel.cancelled() => break,
+        }
+    }
+    cancel.cancel();
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Keeps one relay's session.
+async fn keep(
+    context: Arc<SessionContext>,
+    mut relay: watch::Receiver<NodeRelay>,
+    view: ViewReceiver,
+    cancel: CancellationToken,
+) {
+    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
+    let mut log = RateLimitedLog::new(LOG_EVERY);
+    loop {
+        let target = relay.borrow_and_update().clone();
+        let number = context.session_numbers.fetch_add(1, Ordering::Relaxed);
+        let mut established = false;
+        let session = one_session(&context, &target, number, view.clone(), &cancel, &mut established);
+        let end = session.await;
+        let why = chain(&end);
+        let label = RelayLabel::of(&target.name);
+        context.metrics.hop_connected.get_or_create(&label).set(0);
+        context.relays.down(target.relay, number, why.clone());
+        if cancel.is_cancelled() {
+            return;
+        }
+        if established {
+            backoff.reset();
+            tracing::info!(relay = %target.name, reason = why, "hop session ended");
+        } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+            tracing::warn!(relay = %target.name, reason = why, suppressed, "relay is not reachable; trying again");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next(rng::jitter)) => {}
+            changed = relay.changed() => if changed.is_err() { return },
+            () = cancel.cancelled() => return,
+        }
+    }
+}
+
+async fn one_session(
+    context: &SessionContext,
+    relay: &NodeRelay,
+    number: u32,
+    view: ViewReceiver,
+    cancel: &CancellationToken,
+    established: &mut bool,
+) -> SessionEnd {
+    let dial = context
+        .dialler
+        .dial(&relay.address, Identity::Relay(relay.relay));
+    let dialled = tokio::select! {
+        dialled = dial => dialled,
+        () = cancel.cancelled() => return SessionEnd::Stopping,
+    };
+    let carrier = match dialled {
+        Ok(carrier) => carrier,
+        Err(error) => return SessionEnd::Dial(error),
+    };
+    let leg = match carrier.open_leg().await {
+        Ok(leg) => leg,
+        Err(end) => return SessionEnd::Lost(end),
+    };
+    let config = NodeControlConfig {
+        session: rng::new_id(),
+        process_boot: context.process_boot,
+        boot: context.boot,
+        session_number: number,
+        software: context.software.to_owned(),
+    };
+    let mut control = Control {
+        context,
+        relay,
+        number,
+        carrier: &carrier,
+        leg,
+        machine: NodeControl::new(config, context.clock.mono()),
+        established,
+    };
+    let end = tokio::select! {
+        end = control.run(view, cancel) => end,
+        end = accept(context, relay.relay, &carrier) => end,
+        end = carrier.closed() => SessionEnd::Lost(end),
+    };
+    // Legs fail with the carrier: their streams end by themselves.
+    carrier.close(end.code());
+    end
+}
+
+/// Takes legs that the relay opens, each in its own task.
+async fn accept(context: &SessionContext, relay: RelayId, carrier: &Carrier) -> SessionEnd {
+    let pending = Arc::new(Semaphore::new(INCOMING_MAX));
+    loop {
+        let leg = match carrier.accept_leg().await {
+            Ok(leg) => leg,
+            Err(end) => return SessionEnd::Lost(end),
+        };
+        let Ok(permit) = pending.clone().try_acquire_owned() else {
+            // Dropped: the relay sees a reset leg and tells the consumer.
+            tracing::debug!(%relay, "too many incoming legs wait for their attach");
+            continue;
+        };
+        let publisher = context.publisher.clone();
+        context.streams.spawn(publisher.incoming(leg, relay, permit));
+    }
+}
+
+/// The control stream of one session.
+struct Control<'a> {
+    context: &'a SessionContext,
+    relay: &'a NodeRelay,
+    number: u32,
+    carrier: &'a Carrier,
+    leg: Leg,
+    machine: NodeControl,
+    established: &'a mut bool,
+}
+
+impl Control<'_> {
+    async fn run(&mut self, mut view: ViewReceiver, cancel: &CancellationToken) -> SessionEnd {
+        match self.converse(&mut view, cancel).await {
+            Ok(end) | Err(end) => end,
+        }
+    }
+
+    async fn converse(
+        &mut self,
+        view: &mut ViewReceiver,
+        cancel: &CancellationToken,
+    ) -> Result<SessionEnd, SessionEnd> {
+        self.publish(view);
+        let mut announced = false;
+        loop {
+            self.flush().await?;
+            if let Some(end) = self.events() {
+                return Ok(end);
+            }
+            if announced {
+                self.farewell().await;
+                return Ok(SessionEnd::Stopping);
+            }
+            let now = self.context.clock.mono();
+            let wake = self.machine.poll_timeout().map(|at| Instant::now() + at.since(now));
+            tokio::select! {
+                frame = self.leg.recv.read_frame() => self.take(frame)?,
+                () = sleep_until(wake) => {
+                    let now = self.context.clock.mono();
+                    self.machine.handle_timeout(now).map_err(SessionEnd::Fault)?;
+                }
+                changed = view.changed() => match changed {
+                    Ok(()) => self.publish(view),
+                    Err(_) => return Ok(SessionEnd::Stopping),
+                },
+                () = cancel.cancelled() => {
+                    self.machine.announce_restart();
+                    announced = true;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, frame: Result<Option<Frame>, FrameReadError>) -> Result<(), SessionEnd> {
+        let now = self.context.clock.mono();
+        match frame {
+            Ok(Some(frame)) => self.machine.handle_frame(frame, now).map_err(SessionEnd::Fault),
+            Ok(None) => Err(SessionEnd::ControlEnded),
+            Err(error) => Err(SessionEnd::Read(error)),
+        }
+    }
+
+    fn publish(&mut self, view: &mut ViewReceiver) {
+        let wanted = publications(&view.borrow_and_update(), self.relay.relay);
+        self.machine.set_publications(&wanted, self.context.clock.mono());
+    }
+
+    async fn flush(&mut self) -> Result<(), SessionEnd> {
+        while let Some(frame) = self.machine.poll_transmit() {
+            let write = self.leg.send.write_frame(&frame);
+            match tokio::time::timeout(CONTROL_WRITE_MAX, write).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(SessionEnd::Write(error)),
+                Err(_) => return Err(SessionEnd::WriteTimeout),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the last frames time to arrive: closing the carrier would discard them.
+    async fn farewell(&mut self) {
+        self.leg.send.finish();
+        let _ = tokio::time::timeout(FAREWELL_MAX, self.leg.send.drained()).await;
+    }
+
+    fn events(&mut self) -> Option<SessionEnd> {
+        let (relay, name) = (self.relay.relay, &self.relay.name);
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                NodeEvent::Established { .. } => self.up(),
+                NodeEvent::Registered { endpoint, generation } => {
+                    tracing::info!(relay = %name, %endpoint, %generation, "registered");
+                    self.report_registrations();
+                }
+                NodeEvent::RegisterRefused {
+                    endpoint,
+                    generation,
+                    code,
+                    retry_at,
+                } => {
+                    let retry_ms = retry_at.since(self.context.clock.mono()).as_millis();
+                    tracing::debug!(relay = %name, %endpoint, %generation, code = code.as_str(), retry_ms, "registration refused");
+                    self.report_registrations();
+                }
+                NodeEvent::DrainNotice => {
+                    tracing::info!(relay = %name, "relay drains");
+                    self.context.relays.draining(relay, self.number);
+                }
+                NodeEvent::Closed { code } => return Some(SessionEnd::Closed(code)),
+                NodeEvent::Rtt(rtt) => {
+                    let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
+                    let label = RelayLabel::of(name);
+                    self.context.metrics.hop_rtt_us.get_or_create(&label).set(rtt_us);
+                    self.context.relays.update(relay, |reach| reach.rtt = Some(rtt));
+                }
+            }
+        }
+        None
+    }
+
+    fn up(&mut self) {
+        *self.established = true;
+        let label = RelayLabel::of(&self.relay.name);
+        self.context.metrics.hop_connected.get_or_create(&label).set(1);
+        self.context.metrics.hop_sessions.get_or_create(&label).inc();
+        tracing::info!(relay = %self.relay.name, address = %self.carrier.remote_address(), "hop session established");
+        let session = Session {
+            carrier: self.carrier.clone(),
+            number: self.number,
+            draining: false,
+        };
+        self.context.relays.up(self.relay.relay, session);
+        // Before the first ping is answered, the handshake's own measurement.
+        let rtt = self.carrier.rtt();
+        self.context
+            .relays
+            .update(self.relay.relay, |reach| reach.rtt = Some(rtt));
+    }
+
+    fn report_registrations(&self) {
+        let registered: Vec<EndpointId> = self
+            .machine
+            .registrations()
+            .filter(|(_, _, state)| matches!(state, RegistrationState::Registered))
+            .map(|(endpoint, _, _)| endpoint)
+            .collect();
+        self.context
+            .relays
+            .update(self.relay.relay, |reach| reach.registered = registered);
+    }
+}
+
+/// What the policy wants registered at `relay`.
+fn publications(view: &View, relay: RelayId) -> BTreeMap<EndpointId, Generation> {
+    let publications = view.policy().into_iter().flat_map(|p| &p.publications);
+    publications
+        .filter(|p| p.relays.contains(&relay))
+        .map(|p| (p.endpoint, p.generation))
+        .collect()
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

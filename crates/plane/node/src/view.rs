@@ -1,0 +1,254 @@
+//! What the daemon may do: the verified node policy and grants, and the one place that lets newer
+//! ones in.
+
+use crate::state::{Documents, DocumentsError, GRANT_LEN_MAX, GRANTS_MAX, NodeState};
+use bytes::Bytes;
+use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, Revision, RouteId};
+use fairlead_rpc::signed::{self, OpenError};
+use fairlead_trust::{Grant, Keyring, NodePolicy, Verified};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The verified documents in force. Immutable; a change makes another one.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    policy: Option<Verified<NodePolicy>>,
+    grants: BTreeMap<RouteId, Verified<Grant>>,
+}
+
+/// How every module follows the view.
+pub(crate) type ViewReceiver = watch::Receiver<Arc<View>>;
+
+impl View {
+    /// The node policy, once one has come.
+    pub(crate) fn policy(&self) -> Option<&NodePolicy> {
+        self.policy.as_deref()
+    }
+
+    /// The grant for a route that this node consumes.
+    pub(crate) fn grant(&self, route: RouteId) -> Option<&Verified<Grant>> {
+        self.grants.get(&route)
+    }
+
+    /// How many grants are in force.
+    pub(crate) fn grant_count(&self) -> usize {
+        self.grants.len()
+    }
+
+    /// Whether a live stream that this node consumes may go on (R-REV-01).
+    pub(crate) fn consumes(&self, route: RouteId) -> bool {
+        self.policy().is_some_and(|p| {
+            p.consumptions.iter().any(|c| c.route == route) && !p.revoked_routes.contains(&route)
+        })
+    }
+
+    /// Whether a live stream that this node publishes to `consumer` may go on (R-REV-01).
+    pub(crate) fn publishes(&self, route: RouteId, consumer: NodeId) -> bool {
+        self.policy().is_some_and(|p| {
+            let mut routes = p.publications.iter().flat_map(|p| &p.routes);
+            routes.any(|r| r.route == route && r.consumer == consumer) && !p.revoked_routes.contains(&route)
+        })
+    }
+
+    /// Whether `peer` consumes anything that this node publishes.
+    pub(crate) fn has_consumer(&self, peer: NodeId) -> bool {
+        self.policy().is_some_and(|p| {
+            let mut routes = p.publications.iter().flat_map(|p| &p.routes);
+            routes.any(|r| r.consumer == peer)
+        })
+    }
+}
+
+/// Why a policy or grants were refused. The daemon goes on with what it holds.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Not signed by a key of the trust bundle, or malformed.
+    #[error("the node policy cannot be verified")]
+    Policy(#[source] OpenError),
+    /// Another node's.
+    #[error("the node policy is for {0}")]
+    OtherNode(NodeId),
+    /// A leader that was succeeded.
+    #[error("the node policy is of leader term {offered}, held is {held}")]
+    OlderTerm {
+        /// As offered.
+        offered: LeaderTerm,
+        /// As held.
+        held: LeaderTerm,
+    },
+    /// An older policy (R-POL-04).
+    #[error("the node policy is {}.{}, held is {}.{}", .offered.0, .offered.1, .held.0, .held.1)]
+    Older {
+        /// As offered.
+        offered: (PolicyEpoch, Revision),
+        /// As held.
+        held: (PolicyEpoch, Revision),
+    },
+    /// The same number with other content (R-POL-04).
+    #[error("the node policy {}.{} has other content than the one held", .0.0, .0.1)]
+    OtherContent((PolicyEpoch, Revision)),
+    /// More or larger grants than a node holds.
+    #[error("{count} grants, or one above {GRANT_LEN_MAX} bytes; at most {GRANTS_MAX} are held")]
+    TooMany {
+        /// As offered.
+        count: usize,
+    },
+    /// The state file.
+    #[error("the documents cannot be kept")]
+    State(#[from] DocumentsError),
+}
+
+/// Lets newer documents in: verifies, persists, then publishes the new view.
+///
+/// Contract: a document is on disk before anything acts on it. Methods block on the disk.
+#[derive(Debug)]
+pub(crate) struct ViewKeeper {
+    node: NodeId,
+    keys: Keyring,
+    state: NodeState,
+    documents: Documents,
+    view: watch::Sender<Arc<View>>,
+}
+
+impl ViewKeeper {
+    /// Loads what was kept and verifies it again. Documents that are damaged or not verifiable are
+    /// set aside with a warning: the control plane sends them anew.
+    pub(crate) fn load(node: NodeId, keys: Keyring, state: NodeState) -> Self {
+        let mut keeper = Self {
+            node,
+            keys,
+            state,
+            documents: Documents::default(),
+            view: watch::Sender::new(Arc::default()),
+        };
+        match keeper.state.load() {
+            Ok(documents) => keeper.take_kept(documents),
+            Err(error) => tracing::warn!(
+                error = fairlead_telemetry::chain(&error),
+                "the kept node policy cannot be read; waiting for the control plane's"
+            ),
+        }
+        keeper
+    }
+
+    fn take_kept(&mut self, documents: Documents) {
+        self.documents.grants = documents.grants;
+        let Some(bytes) = documents.policy else { return };
+        match self.check_policy(&bytes) {
+            Ok(policy) => {
+                self.documents.policy = Some(bytes);
+                self.publish(policy);
+            }
+            Err(error) => tracing::warn!(
+                error = fairlead_telemetry::chain(&error),
+                "the kept node policy is set aside"
+            ),
+        }
+    }
+
+    /// Follows the view.
+    pub(crate) fn subscribe(&self) -> ViewReceiver {
+        self.view.subscribe()
+    }
+
+    /// The policy's number; zeros before the first.
+    pub(crate) fn head(&self) -> (PolicyEpoch, Revision) {
+        let view = self.view.borrow();
+        view.policy()
+            .map_or((PolicyEpoch(0), Revision(0)), |p| (p.epoch, p.revision))
+    }
+
+    /// Replaces the keys that policies are verified with.
+    pub(crate) fn set_keys(&mut self, keys: Keyring) {
+        self.keys = keys;
+    }
+
+    /// Takes a signed node policy. True if it is a new one.
+    pub(crate) fn offer_policy(&mut self, envelope: Bytes) -> Result<bool, Refused> {
+        let policy = self.check_policy(&envelope)?;
+        let held = self.view.borrow().clone();
+        if let Some(held) = &held.policy {
+            if policy.leader_term < held.leader_term {
+                return Err(Refused::OlderTerm {
+                    offered: policy.leader_term,
+                    held: held.leader_term,
+                });
+            }
+            let (offered, kept) = ((policy.epoch, policy.revision), (held.epoch, held.revision));
+            if offered < kept {
+                return Err(Refused::Older { offered, held: kept });
+            }
+            if offered == kept {
+                return if policy.digest() == held.digest() {
+                    Ok(false)
+                } else {
+                    Err(Refused::OtherContent(offered))
+                };
+            }
+        }
+        let documents = Documents {
+            policy: Some(envelope),
+            grants: self.documents.grants.clone(),
+        };
+        self.state.save(&documents)?;
+        self.documents = documents;
+        self.publish(policy);
+        Ok(true)
+    }
+
+    /// Takes the whole set of grants. True if it differs from the one held.
+    pub(crate) fn offer_grants(&mut self, grants: Vec<Bytes>) -> Result<bool, Refused> {
+        if grants.len() > GRANTS_MAX || grants.iter().any(|g| g.len() > GRANT_LEN_MAX) {
+            return Err(Refused::TooMany { count: grants.len() });
+        }
+        if grants == self.documents.grants {
+            return Ok(false);
+        }
+        let documents = Documents {
+            policy: self.documents.policy.clone(),
+            grants,
+        };
+        self.state.save(&documents)?;
+        self.documents = documents;
+        let policy = self.view.borrow().policy.clone();
+        if let Some(policy) = policy {
+            self.publish(policy);
+        }
+        Ok(true)
+    }
+
+    fn check_policy(&self, envelope: &Bytes) -> Result<Verified<NodePolicy>, Refused> {
+        let policy = signed::open_node_policy(&self.keys, envelope).map_err(Refused::Policy)?;
+        if policy.node == self.node {
+            Ok(policy)
+        } else {
+            Err(Refused::OtherNode(policy.node))
+        }
+    }
+
+    /// Verifies the grants by the policy's keys and publishes both. A grant that does not verify
+    /// waits: the policy that brings its key may be on the way.
+    fn publish(&self, policy: Verified<NodePolicy>) {
+        let mut grants = BTreeMap::new();
+        for envelope in &self.documents.grants {
+            match signed::open_grant(&policy.grant_keys, envelope) {
+                Ok(grant) if grant.consumer == self.node => {
+                    grants.insert(grant.route, grant);
+                }
+                Ok(grant) => tracing::warn!(consumer = %grant.consumer, "a grant for another node is ignored"),
+                Err(error) => tracing::debug!(
+                    error = fairlead_telemetry::chain(&error),
+                    "a grant is not verifiable under this policy"
+                ),
+            }
+        }
+        self.view.send_replace(Arc::new(View {
+            policy: Some(policy),
+            grants,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests;
