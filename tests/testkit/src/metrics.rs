@@ -63,6 +63,19 @@ impl Scrape {
         sum
     }
 
+    /// The sum of all samples, whatever their name, that have a label of this value.
+    #[must_use]
+    pub fn sum_of_label_value(&self, value: &str) -> f64 {
+        let wanted = format!("=\"{value}\"");
+        let lines = self
+            .text
+            .lines()
+            .filter(|l| !l.starts_with('#') && l.contains(&wanted));
+        lines
+            .filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum()
+    }
+
     /// The text as it came.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -82,5 +95,6 @@ mod tests {
         assert_eq!(scrape.sum("x", &[("a", "1")]), Some(7.0));
         assert_eq!(scrape.sum("x", &[]), Some(12.0));
         assert_eq!(scrape.sum("x", &[("a", "3")]), None);
+        assert_eq!(scrape.sum_of_label_value("1"), 7.0);
     }
 }

@@ -16,9 +16,17 @@ const GROWTH_MAX: u64 = 96 << 20;
 /// R-STR-04: buffers are bounded whatever passes; every byte once, in order, both ways at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alone_a_gibibyte_each_way_at_once_arrives_whole() -> Result<()> {
-    let behaviour = Behaviour::BothWays { send: 21, expect: 22, len: GIB };
+    let behaviour = Behaviour::BothWays {
+        send: 21,
+        expect: 22,
+        len: GIB,
+    };
     let target = Target::start(behaviour).await?;
-    let pool = Pool::builder().relays(1).to("bulk", target.address())?.start().await?;
+    let pool = Pool::builder()
+        .relays(1)
+        .to("bulk", target.address())?
+        .start()
+        .await?;
     let file = pool.file()?;
     let mut daemons: Vec<u32> = file.relays.iter().map(|r| r.worker_pid).collect();
     daemons.extend(file.nodes.iter().map(|n| n.pid));
@@ -38,7 +46,11 @@ async fn alone_a_gibibyte_each_way_at_once_arrives_whole() -> Result<()> {
     ensure!(received.bytes == GIB);
     let rate = 2.0 * GIB as f64 / start.elapsed().as_secs_f64() / 1e6;
     println!("{rate:.0} MB/s both ways, longest gap {:?}", received.longest_gap);
-    ensure!(received.longest_gap < Duration::from_secs(1), "a gap of {:?}", received.longest_gap);
+    ensure!(
+        received.longest_gap < Duration::from_secs(1),
+        "a gap of {:?}",
+        received.longest_gap
+    );
 
     for (daemon, (before, after)) in daemons.iter().zip(before.iter().zip(resident(&daemons)?)) {
         let growth = after.saturating_sub(*before);

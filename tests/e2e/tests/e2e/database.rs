@@ -17,18 +17,33 @@ async fn pool_with_database(postgres: &Postgres) -> Result<(Pool, SocketAddr)> {
 async fn psql_and_pgbench_pass_through_a_database_link() -> Result<()> {
     let postgres = Postgres::start().await?;
     let (pool, link) = pool_with_database(&postgres).await?;
-    ensure!(pool.file()?.links.iter().any(|l| l.name == "db" && l.class == "database"));
+    ensure!(
+        pool.file()?
+            .links
+            .iter()
+            .any(|l| l.name == "db" && l.class == "database")
+    );
     ensure!(postgres.query(link, "select 6 * 7")? == "42");
     // A result much larger than any buffer on the way.
-    let rows = "select sum(length(t)) from (select repeat(md5(i::text), 100) t from generate_series(1, 20000) i) s";
+    let rows =
+        "select sum(length(t)) from (select repeat(md5(i::text), 100) t from generate_series(1, 20000) i) s";
     ensure!(postgres.query(link, rows)? == "64000000");
 
     run(postgres.pgbench(link).args(["-i", "-s", "2", "-q", "postgres"]))?;
     let report =
-        run(postgres.pgbench(link).args(["-c", "8", "-j", "2", "-T", "10", "--no-vacuum", "postgres"]))?;
+        run(postgres
+            .pgbench(link)
+            .args(["-c", "8", "-j", "2", "-T", "10", "--no-vacuum", "postgres"]))?;
     let count = |label: &str| -> Result<u64> {
-        let line = report.lines().find_map(|l| l.strip_prefix(label)).with_context(|| report.clone())?;
-        let number = line.trim().split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        let line = report
+            .lines()
+            .find_map(|l| l.strip_prefix(label))
+            .with_context(|| report.clone())?;
+        let number = line
+            .trim()
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap_or_default();
         number.parse().with_context(|| line.to_owned())
     };
     let processed = count("number of transactions actually processed:")?;
@@ -40,7 +55,10 @@ async fn psql_and_pgbench_pass_through_a_database_link() -> Result<()> {
     ensure!(postgres.query(direct, "select count(*) from pgbench_history")? == processed.to_string());
     let deltas = postgres.query(direct, "select sum(delta) from pgbench_history")?;
     let balances = postgres.query(direct, "select sum(abalance) from pgbench_accounts")?;
-    ensure!(deltas == balances, "sum(delta) {deltas}, sum(abalance) {balances}");
+    ensure!(
+        deltas == balances,
+        "sum(delta) {deltas}, sum(abalance) {balances}"
+    );
     Ok(())
 }
 
@@ -49,7 +67,10 @@ async fn psql_and_pgbench_pass_through_a_database_link() -> Result<()> {
 async fn a_killed_client_ends_its_session_at_the_server() -> Result<()> {
     let postgres = Postgres::start().await?;
     let (_pool, link) = pool_with_database(&postgres).await?;
-    let mut client = postgres.client("psql", link).args(["-d", "postgres", "-c", "select pg_sleep(60)"]).spawn()?;
+    let mut client = postgres
+        .client("psql", link)
+        .args(["-d", "postgres", "-c", "select pg_sleep(60)"])
+        .spawn()?;
     let sleeping = || -> Result<bool> {
         let count = postgres.query(
             postgres.address(),
@@ -62,7 +83,8 @@ async fn a_killed_client_ends_its_session_at_the_server() -> Result<()> {
     client.kill()?;
     client.wait()?;
     // The server looks at its socket when it is told to check; the sleep itself does not.
-    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity where query = 'select pg_sleep(60)'";
+    let ended =
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity where query = 'select pg_sleep(60)'";
     postgres.query(postgres.address(), ended)?;
     fairlead_testkit::wait::until_true("the session ends", limit, || !sleeping().unwrap_or(true)).await?;
     ensure!(postgres.query(link, "select 1")? == "1");
@@ -73,6 +95,10 @@ fn run(command: &mut std::process::Command) -> Result<String> {
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}\n{text}\n{error}", output.status);
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}\n{text}\n{error}",
+        output.status
+    );
     Ok(text)
 }

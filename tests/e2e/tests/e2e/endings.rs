@@ -28,8 +28,16 @@ async fn connect(pool: &Pool, link: &str) -> Result<TcpStream> {
 /// the same when the target closes its way first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_close_keeps_its_meaning_from_either_side() -> Result<()> {
-    let answers = Behaviour::AnswerAfterEof { question: 1, answer: 2, len: MIB };
-    let asks = Behaviour::CloseFirst { seed: 3, len: MIB, question: 4 };
+    let answers = Behaviour::AnswerAfterEof {
+        question: 1,
+        answer: 2,
+        len: MIB,
+    };
+    let asks = Behaviour::CloseFirst {
+        seed: 3,
+        len: MIB,
+        question: 4,
+    };
     let (answering, closing) = (Target::start(answers).await?, Target::start(asks).await?);
     let pool = pool_to(&[("answer", &answering), ("close", &closing)]).await?;
 
@@ -38,18 +46,28 @@ async fn half_close_keeps_its_meaning_from_either_side() -> Result<()> {
         verified::send(&mut stream, 1, MIB).await?;
         stream.shutdown().await?;
         let answer = verified::receive_to_end(&mut stream, 2, MIB);
-        tokio::time::timeout(LIMIT, answer).await.with_context(|| format!("round {round}"))??;
+        tokio::time::timeout(LIMIT, answer)
+            .await
+            .with_context(|| format!("round {round}"))??;
         let outcome = answering.outcome(LIMIT).await?;
-        ensure!(outcome.error.is_none() && outcome.received == MIB, "round {round}: {outcome:?}");
+        ensure!(
+            outcome.error.is_none() && outcome.received == MIB,
+            "round {round}: {outcome:?}"
+        );
 
         // The target has closed its way; ours goes on for as long as we like.
         let mut stream = connect(&pool, "close").await?;
         let theirs = verified::receive_to_end(&mut stream, 3, MIB);
-        tokio::time::timeout(LIMIT, theirs).await.with_context(|| format!("round {round}"))??;
+        tokio::time::timeout(LIMIT, theirs)
+            .await
+            .with_context(|| format!("round {round}"))??;
         verified::send(&mut stream, 4, 3 * MIB).await?;
         stream.shutdown().await?;
         let outcome = closing.outcome(LIMIT).await?;
-        ensure!(outcome.error.is_none() && outcome.received == 3 * MIB, "round {round}: {outcome:?}");
+        ensure!(
+            outcome.error.is_none() && outcome.received == 3 * MIB,
+            "round {round}: {outcome:?}"
+        );
     }
     // An empty question and an end at once are a question too.
     let mut stream = connect(&pool, "answer").await?;
@@ -62,17 +80,31 @@ async fn half_close_keeps_its_meaning_from_either_side() -> Result<()> {
 /// closes at once loses nothing, however slow the reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_is_an_error_and_a_close_loses_nothing() -> Result<()> {
-    let resets = Target::start(Behaviour::BytesThenReset { seed: 5, len: 100_000 }).await?;
-    let closes = Target::start(Behaviour::BytesThenClose { seed: 6, len: 2 * MIB }).await?;
+    let resets = Target::start(Behaviour::BytesThenReset {
+        seed: 5,
+        len: 100_000,
+    })
+    .await?;
+    let closes = Target::start(Behaviour::BytesThenClose {
+        seed: 6,
+        len: 2 * MIB,
+    })
+    .await?;
     let pool = pool_to(&[("reset", &resets), ("close", &closes)]).await?;
     for round in 0..10 {
         let mut stream = connect(&pool, "reset").await?;
         let all = verified::receive_what_comes(&mut stream, 5);
         let (received, error) = tokio::time::timeout(LIMIT, all).await??;
         let Some(error) = error else {
-            bail!("round {round}: a clean end after {} bytes of a reset stream", received.bytes);
+            bail!(
+                "round {round}: a clean end after {} bytes of a reset stream",
+                received.bytes
+            );
         };
-        ensure!(error.kind() == ErrorKind::ConnectionReset, "round {round}: {error}");
+        ensure!(
+            error.kind() == ErrorKind::ConnectionReset,
+            "round {round}: {error}"
+        );
         ensure!(received.bytes <= 100_000);
     }
 
@@ -85,7 +117,10 @@ async fn a_reset_is_an_error_and_a_close_loses_nothing() -> Result<()> {
             break;
         }
         let expected = verified::Pattern::new(6).bytes(offset, read);
-        ensure!(piece.get(..read) == Some(&expected[..]), "wrong bytes at offset {offset}");
+        ensure!(
+            piece.get(..read) == Some(&expected[..]),
+            "wrong bytes at offset {offset}"
+        );
         offset += read as u64;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -104,15 +139,23 @@ async fn an_applications_reset_and_close_reach_the_target() -> Result<()> {
         target::reset_on_close(&stream)?;
         drop(stream);
         let outcome = echo.outcome(LIMIT).await?;
-        let error = outcome.error.with_context(|| format!("round {round}: a clean end where a reset was"))?;
+        let error = outcome
+            .error
+            .with_context(|| format!("round {round}: a clean end where a reset was"))?;
         let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-        ensure!(kind == Some(ErrorKind::ConnectionReset), "round {round}: {error:#}");
+        ensure!(
+            kind == Some(ErrorKind::ConnectionReset),
+            "round {round}: {error:#}"
+        );
 
         let mut stream = connect(&pool, "echo").await?;
         verified::echo_on(&mut stream, round, 1000).await?;
         drop(stream);
         let outcome = echo.outcome(LIMIT).await?;
-        ensure!(outcome.error.is_none() && outcome.received == 1000, "round {round}: {outcome:?}");
+        ensure!(
+            outcome.error.is_none() && outcome.received == 1000,
+            "round {round}: {outcome:?}"
+        );
     }
     Ok(())
 }

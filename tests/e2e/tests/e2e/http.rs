@@ -25,7 +25,9 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             return Ok(response);
         }
     };
-    let response = Response::builder().header("x-version", version).header("x-path", path);
+    let response = Response::builder()
+        .header("x-version", version)
+        .header("x-path", path);
     Ok(response.body(Full::from(body)).unwrap_or_default())
 }
 
@@ -39,7 +41,9 @@ async fn server() -> Result<(SocketAddr, JoinSet<()>)> {
         while let Ok((stream, _)) = listener.accept().await {
             connections.spawn(async move {
                 let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-                let _ = server.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+                let _ = server
+                    .serve_connection(TokioIo::new(stream), service_fn(answer))
+                    .await;
             });
         }
     });
@@ -48,14 +52,30 @@ async fn server() -> Result<(SocketAddr, JoinSet<()>)> {
 
 fn request(path: &str, body: &Bytes, host: SocketAddr) -> Result<Request<Full<Bytes>>> {
     let uri = format!("http://{host}{path}");
-    Ok(Request::post(uri).header("host", host.to_string()).body(Full::from(body.clone()))?)
+    Ok(Request::post(uri)
+        .header("host", host.to_string())
+        .body(Full::from(body.clone()))?)
 }
 
 async fn check(response: Response<Incoming>, version: &str, path: &str, body: &Bytes) -> Result<()> {
-    let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+    let header = |name: &str| {
+        response
+            .headers()
+            .get(name)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or("")
+            .to_owned()
+    };
     ensure!(response.status() == StatusCode::OK, "{:?}", response.status());
-    ensure!(header("x-version") == version && header("x-path") == path, "{:?}", response.headers());
-    ensure!(response.into_body().collect().await?.to_bytes() == body, "the body of {path} changed");
+    ensure!(
+        header("x-version") == version && header("x-path") == path,
+        "{:?}",
+        response.headers()
+    );
+    ensure!(
+        response.into_body().collect().await?.to_bytes() == body,
+        "the body of {path} changed"
+    );
     Ok(())
 }
 

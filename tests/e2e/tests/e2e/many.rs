@@ -50,7 +50,10 @@ async fn alone_two_thousand_idle_tunnels_then_echo() -> Result<()> {
     let pool = Pool::builder().to("idle", target.address())?.start().await?;
     let address = pool.listen("idle")?;
     let nodes: Vec<u32> = pool.file()?.nodes.iter().map(|n| n.pid).collect();
-    let before: Vec<u64> = nodes.iter().map(|&pid| process::resident_bytes(pid)).collect::<Result<_>>()?;
+    let before: Vec<u64> = nodes
+        .iter()
+        .map(|&pid| process::resident_bytes(pid))
+        .collect::<Result<_>>()?;
 
     // At most 100 opens at once: the burst is the other test.
     let opening = Arc::new(Semaphore::new(100));
@@ -60,7 +63,9 @@ async fn alone_two_thousand_idle_tunnels_then_echo() -> Result<()> {
         connections.spawn(async move {
             let _turn = opening.acquire().await?;
             let mut stream = TcpStream::connect(address).await.context("connect")?;
-            verified::echo_on(&mut stream, number, 1).await.context("first byte")?;
+            verified::echo_on(&mut stream, number, 1)
+                .await
+                .context("first byte")?;
             anyhow::Ok((number, stream))
         });
     }

@@ -14,14 +14,25 @@ const GROWTH_MAX: u64 = 64 << 20;
 /// F-03, R-STR-04: no request of 50 others takes a second while one reader sleeps for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_sleeping_reader_stalls_nobody_and_costs_its_window() -> Result<()> {
-    let (push, echo) = (Target::start(Behaviour::Push { seed: 8 }).await?, Target::echo().await?);
+    let (push, echo) = (
+        Target::start(Behaviour::Push { seed: 8 }).await?,
+        Target::echo().await?,
+    );
     // One relay, one session: whatever the sleeper blocks, the others would share.
-    let pool = Pool::builder().relays(0).to("push", push.address())?.to("echo", echo.address())?.start().await?;
+    let pool = Pool::builder()
+        .relays(0)
+        .to("push", push.address())?
+        .to("echo", echo.address())?
+        .start()
+        .await?;
     let echoing = pool.listen("echo")?;
     let file = pool.file()?;
     let mut daemons: Vec<u32> = file.relays.iter().map(|r| r.worker_pid).collect();
     daemons.extend(file.nodes.iter().map(|n| n.pid));
-    let before: Vec<u64> = daemons.iter().map(|&pid| process::resident_bytes(pid)).collect::<Result<_>>()?;
+    let before: Vec<u64> = daemons
+        .iter()
+        .map(|&pid| process::resident_bytes(pid))
+        .collect::<Result<_>>()?;
 
     let mut sleeper = TcpStream::connect(pool.listen("push")?).await?;
     verified::receive(&mut sleeper, 8, 1000).await?;

@@ -343,6 +343,11 @@ impl Pool {
         }
     }
 
+    /// A variable of every process of the pool from its next start on.
+    pub fn set_env(&mut self, key: &str, value: &str) {
+        self.builder.environment.push((key.to_owned(), value.to_owned()));
+    }
+
     /// Starts the stopped pool again in its folder.
     ///
     /// # Errors

@@ -1,0 +1,101 @@
+//! F-08: a target that is down, unknown or silent gives its own code, in time, and leaks nothing.
+
+use anyhow::{Context, Result, ensure};
+use fairlead_testkit::metrics::Scrape;
+use fairlead_testkit::{Pool, Target, process, target, verified, wait};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+/// The publisher gives a target 5 s; the rest is the way there and back, on a busy machine.
+const SLOW_LIMIT: Duration = Duration::from_secs(8);
+
+/// F-08: refused and unknown within a second.
+const FAST_LIMIT: Duration = Duration::from_secs(1);
+
+const LINKS: [(&str, &str, Duration); 4] = [
+    ("closed", "TARGET_REFUSED", FAST_LIMIT),
+    ("unresolved", "TARGET_UNRESOLVED", FAST_LIMIT),
+    ("no-socket", "TARGET_UNREACHABLE", FAST_LIMIT),
+    ("silent", "TARGET_TIMEOUT", SLOW_LIMIT),
+];
+
+/// F-08, R-STR-07, R-ADM-05: one code each, told to the consumer; every descriptor comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_target_error_has_its_code_in_time_and_leaks_nothing() -> Result<()> {
+    let (echo, hole) = (Target::echo().await?, Target::blackhole()?);
+    let closed = target::closed_port()?.to_string();
+    let pool = Pool::builder()
+        .relays(1)
+        .to("echo", echo.address())?
+        .to("closed", &closed)?
+        .to("unresolved", "no-such-host.invalid:80")?
+        .to("no-socket", "unix:/nonexistent/fairlead.sock")?
+        .to("silent", hole.address())?
+        .start()
+        .await?;
+    // Associations and whatever is made once exist before descriptors are counted.
+    verified::echo_once(pool.listen("echo")?, 1, 100).await?;
+    let file = pool.file()?;
+    let mut daemons: Vec<u32> = file.relays.iter().map(|r| r.worker_pid).collect();
+    daemons.extend(file.nodes.iter().map(|n| n.pid));
+    let before: Vec<usize> = daemons
+        .iter()
+        .map(|&pid| process::descriptors(pid))
+        .collect::<Result<_>>()?;
+    let consumer = file.node("alpha")?.metrics.clone();
+
+    for (link, code, limit) in LINKS {
+        let rounds = if limit == FAST_LIMIT { 20 } else { 2 };
+        let counted = Scrape::of(&consumer).await?.sum_of_label_value(code);
+        for round in 0..rounds {
+            let start = Instant::now();
+            let ended = async {
+                let mut stream = TcpStream::connect(pool.listen(link)?).await?;
+                verified::receive_what_comes(&mut stream, 0).await
+            };
+            let (received, error) = tokio::time::timeout(SLOW_LIMIT, ended)
+                .await
+                .with_context(|| format!("{link}: no end"))??;
+            let took = start.elapsed();
+            ensure!(took < limit, "{link}, round {round}: {took:?}");
+            ensure!(received.bytes == 0);
+            let error = error.with_context(|| format!("{link}: a clean end of a stream that never was"))?;
+            ensure!(
+                error.kind() == std::io::ErrorKind::ConnectionReset,
+                "{link}: {error}"
+            );
+        }
+        let total = Scrape::of(&consumer).await?.sum_of_label_value(code);
+        ensure!(
+            total - counted >= f64::from(rounds),
+            "{link}: {code} counted {} times",
+            total - counted
+        );
+    }
+    verified::echo_once(pool.listen("echo")?, 2, 100).await?;
+
+    for (&pid, &before) in daemons.iter().zip(&before) {
+        // A few may be connections that come and go by themselves.
+        let limit = Duration::from_secs(10);
+        let what = format!("descriptors of process {pid} ({before} before)");
+        wait::until_true(&what, limit, || {
+            process::descriptors(pid).is_ok_and(|now| now <= before + 4)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// R-STR-07: a target that comes up later is reached; nothing remembers that it was down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_comes_up_is_reached_at_once() -> Result<()> {
+    let address = target::closed_port()?;
+    let pool = Pool::builder()
+        .relays(0)
+        .to("late", &address.to_string())?
+        .start()
+        .await?;
+    ensure!(verified::echo_once(pool.listen("late")?, 1, 100).await.is_err());
+    let _echo = Target::start_on(address, target::Behaviour::Echo).await?;
+    verified::echo_once(pool.listen("late")?, 1, 100).await
+}
