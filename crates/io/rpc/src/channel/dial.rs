@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 /// How long an address may stay silent before the next is tried beside it (RFC 8305 section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Most addresses tried of one name.
-const ADDRESSES_MAX: usize = 16;
+pub(super) const ADDRESSES_MAX: usize = 16;
 
 /// Connects to `address`. All attempts but the first to succeed are dropped.
 pub(super) async fn any(address: &HostPort) -> Result<TcpStream, ConnectError> {
@@ -71,7 +71,7 @@ async fn resolve(address: &HostPort) -> Result<Vec<SocketAddr>, ConnectError> {
 }
 
 /// IPv6 and IPv4 in turn, each in the resolver's order (RFC 8305 section 4).
-fn interleaved(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
+pub(super) fn interleaved(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let (v6, v4): (Vec<_>, Vec<_>) = found.into_iter().partition(SocketAddr::is_ipv6);
     let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
     let mut out = Vec::new();
