@@ -65,6 +65,7 @@ impl End {
         let want = usize::try_from(self.total - self.written).unwrap().min(max);
         let (salt, at) = (self.salt_out, self.written);
         if want > 0 && self.stream.write_capacity() > 0 {
+            let before = self.written;
             let fill = |buf: &mut [u8]| {
                 let n = buf.len().min(want);
                 for (i, b) in buf[..n].iter_mut().enumerate() {
@@ -73,6 +74,10 @@ impl End {
                 Ok::<_, ()>(n)
             };
             self.written += self.stream.write_with(fill).unwrap() as u64;
+            let wrote = (self.written - before) as usize;
+            if wrote > 0 && wrote < want {
+                return self.app_write(want - wrote);
+            }
         }
         if self.written == self.total && self.finishes {
             self.stream.finish();
@@ -99,6 +104,9 @@ impl End {
             assert!(!self.eof, "I6: bytes after the end");
             self.stream.consume(n, now);
             self.read += n as u64;
+            if n < max {
+                return self.app_read(max - n, now);
+            }
         }
         self.eof |= self.stream.is_read_finished();
     }
@@ -118,7 +126,6 @@ impl Wire {
 
 pub(super) struct SimLeg {
     pub(super) epoch: LegEpoch,
-    relay: RelayId,
     delay: Duration,
     /// Dialler to acceptor, acceptor to dialler.
     wires: [Wire; 2],
@@ -142,6 +149,8 @@ pub(super) struct World {
     pub(super) target: Result<(), RefusalCode>,
     pub(super) chunk_max: usize,
     pub(super) batch: usize,
+    /// Chunks on a wire above which its sender waits.
+    pub(super) wire_chunks: usize,
 }
 
 pub(super) const A: usize = 0;
@@ -163,6 +172,7 @@ impl World {
             target: Ok(()),
             chunk_max: 40_000,
             batch: TRANSMIT_BATCH,
+            wire_chunks: 8,
         }
     }
 
@@ -189,7 +199,6 @@ impl World {
         };
         self.legs.push(SimLeg {
             epoch,
-            relay: path.relay,
             delay,
             wires: [wire(), wire()],
             lost_at: [(!opened).then_some(self.now.plus(delay)), None],
@@ -284,8 +293,7 @@ impl World {
         let mut any = false;
         for i in 0..self.legs.len() {
             let (epoch, open, delay) = (self.legs[i].epoch, self.legs[i].open[side], self.legs[i].delay);
-            // One batch at a time: the last is written when the wire holds little.
-            if !open || self.legs[i].wires[side].queue.len() > 8 {
+            if !open || self.legs[i].wires[side].queue.len() > self.wire_chunks {
                 continue;
             }
             let mut out = BytesMut::new();
@@ -386,7 +394,7 @@ impl World {
             for side in [A, B] {
                 let end = &mut self.ends[side];
                 if end.ended.is_none() && (side == A || end.connected) {
-                    end.app_write(70_000);
+                    end.app_write(usize::MAX);
                 }
                 end.app_read(usize::MAX, self.now);
             }
@@ -400,25 +408,5 @@ impl World {
             }
             self.advance(until);
         }
-    }
-}
-
-trait PopFrontIf<T> {
-    fn pop_front_if(&mut self, test: impl FnOnce(&T) -> bool) -> Option<T>;
-}
-
-impl<T> PopFrontIf<T> for VecDeque<T> {
-    fn pop_front_if(&mut self, test: impl FnOnce(&T) -> bool) -> Option<T> {
-        if self.front().is_some_and(test) {
-            self.pop_front()
-        } else {
-            None
-        }
-    }
-}
-
-impl SimLeg {
-    pub(super) fn relay(&self) -> RelayId {
-        self.relay
     }
 }
