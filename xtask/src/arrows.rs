@@ -80,6 +80,9 @@ const IMPURE: [&str; 15] = [
     "jiff",
 ];
 
+/// The feature that lets a variable shift the clock: tests turn it on, no ordinary build has it.
+const TEST_CLOCK: &str = "test-clock";
+
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -94,6 +97,9 @@ pub(crate) struct Package {
     pub(crate) manifest_path: String,
     /// What it depends on.
     pub(crate) dependencies: Vec<Dependency>,
+    /// Its features, each with what it turns on.
+    #[serde(default)]
+    pub(crate) features: BTreeMap<String, Vec<String>>,
 }
 
 /// A dependency as `cargo metadata` tells it.
@@ -103,6 +109,9 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `dev`, `build`, or nothing for an ordinary one.
     pub(crate) kind: Option<String>,
+    /// The features of it that are asked for.
+    #[serde(default)]
+    pub(crate) features: Vec<String>,
 }
 
 /// Reads the workspace and reports every arrow that points the wrong way.
@@ -156,6 +165,7 @@ fn check(packages: &[Package]) -> Vec<String> {
             }
         }
     }
+    faults.extend(packages.iter().flat_map(clock));
     for (from, to, why) in WALLS {
         for name in from {
             let reached = reach(&ours, name);
@@ -217,6 +227,36 @@ fn foreign(package: &Package, row: Row, dependency: &Dependency) -> Option<Strin
     let pure = layer <= 1;
     (pure && IMPURE.contains(&dependency.name.as_str()))
         .then(|| format!("`{}` is pure and uses `{}`", package.name, dependency.name))
+}
+
+/// Ways by which the test clock would get into an ordinary build.
+fn clock(package: &Package) -> Vec<String> {
+    let by_default = package
+        .features
+        .get("default")
+        .is_some_and(|on| on.iter().any(|f| f.contains(TEST_CLOCK)));
+    let ordinary = package
+        .dependencies
+        .iter()
+        .filter(|d| d.kind.as_deref() != Some("dev"));
+    let asked = ordinary
+        .filter(|d| d.features.iter().any(|f| f == TEST_CLOCK))
+        .map(|d| d.name.as_str());
+    let mut faults: Vec<String> = asked
+        .map(|d| {
+            format!(
+                "`{}` turns on `{TEST_CLOCK}` of `{d}` in every build",
+                package.name
+            )
+        })
+        .collect();
+    if by_default {
+        faults.push(format!(
+            "`{}` has `{TEST_CLOCK}` among its default features",
+            package.name
+        ));
+    }
+    faults
 }
 
 /// Everything of ours that a crate reaches by ordinary and build dependencies.
@@ -319,5 +359,20 @@ mod tests {
             faults.contains("`fairlead-stream` is pure and uses `tokio`"),
             "{faults}"
         );
+    }
+
+    #[test]
+    fn the_test_clock_stays_out_of_ordinary_builds() {
+        let mut host = package("crates/io/host", "fairlead-host", &[]);
+        host.features.insert(TEST_CLOCK.into(), Vec::new());
+        let mut bin = package("crates/bin/fairlead", "fairlead", &["fairlead-host"]);
+        bin.features
+            .insert(TEST_CLOCK.into(), vec!["fairlead-host/test-clock".into()]);
+        assert_eq!(faults(&[host.clone(), bin.clone()]), "");
+        let mut asks = bin.clone();
+        asks.dependencies[0].features = vec![TEST_CLOCK.into()];
+        assert!(faults(&[host.clone(), asks]).contains("turns on `test-clock` of `fairlead-host`"));
+        bin.features.insert("default".into(), vec![TEST_CLOCK.into()]);
+        assert!(faults(&[host, bin]).contains("among its default features"));
     }
 }

@@ -99,6 +99,10 @@ mod tests {
         assert_eq!(split.halves().1.len(), 4);
         let elsewhere = file("crates/x/src/lib.rs", "a\n#[cfg(test)]\nmod tests;\n");
         assert_eq!(elsewhere.halves().1.len(), 0);
-        assert!(file("crates/x/src/y/tests.rs", "").is_test() && file("tests/e2e/a.rs", "").is_test() && !file("tests/testkit/src/a.rs", "").is_test());
+        assert!(
+            file("crates/x/src/y/tests.rs", "").is_test()
+                && file("tests/e2e/a.rs", "").is_test()
+                && !file("tests/testkit/src/a.rs", "").is_test()
+        );
     }
 }
