@@ -285,17 +285,18 @@ mod tests {
     use super::*;
 
     fn package(path: &str, name: &str, dependencies: &[&str]) -> Package {
-        let dependencies = dependencies
-            .iter()
-            .map(|d| Dependency {
-                name: (*d).into(),
-                kind: None,
-            })
-            .collect();
+        let ordinary = |name: &&str| Dependency {
+            name: (*name).into(),
+            kind: None,
+            features: Vec::new(),
+        };
+        let dependencies = dependencies.iter().map(ordinary).collect();
+        let manifest_path = format!("/x/{path}/Cargo.toml");
         Package {
             name: name.into(),
-            manifest_path: format!("/x/{path}/Cargo.toml"),
+            manifest_path,
             dependencies,
+            features: BTreeMap::new(),
         }
     }
 
