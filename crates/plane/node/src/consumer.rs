@@ -1,0 +1,160 @@
+//! Serves an application's connection: opens a stream for it and runs it.
+
+use crate::association::Associations;
+use crate::driver::{Driver, LegIo, Near, Outcome};
+use crate::live::{LiveGuard, LiveStreams};
+use crate::metrics::{NodeMetrics, StreamRole};
+use crate::open::{HOLD, OpenFailure, Opening};
+use crate::relays::Relays;
+use crate::socket::EndSocket;
+use crate::view::ViewReceiver;
+use fairlead_host::Clock;
+use fairlead_stream::Stream;
+use fairlead_trust::Consumption;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+/// Wait before an open whose leg was lost is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// What opens streams.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    pub(crate) view: ViewReceiver,
+    pub(crate) relays: Relays,
+    pub(crate) associations: Arc<Associations>,
+    pub(crate) live: LiveStreams,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: NodeMetrics,
+    /// Spreads streams over the relays of a route.
+    pub(crate) turn: AtomicUsize,
+}
+
+/// A stream that a relay and the publisher's daemon have taken.
+pub(crate) struct Opened {
+    pub(crate) stream: Stream,
+    pub(crate) leg: LegIo,
+    pub(crate) guard: LiveGuard,
+    /// Bytes of the application are in it.
+    pub(crate) taken: bool,
+}
+
+impl Consumer {
+    /// Serves one connection to its end. `held` is given back once its stream is open or refused.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        socket: TcpStream,
+        consumption: Arc<Consumption>,
+        held: OwnedSemaphorePermit,
+    ) {
+        let Ok(socket) = EndSocket::tcp(socket) else { return };
+        self.metrics.connections_held.inc();
+        let held = Held {
+            metrics: self.metrics.clone(),
+            started: Instant::now(),
+            _permit: held,
+        };
+        let mut connection = Some((socket, held));
+        while let Some((socket, held)) = connection.take() {
+            connection = self.one_stream(socket, held, &consumption).await;
+        }
+    }
+
+    /// Opens and runs one stream; gives the connection back if it may be tried again.
+    async fn one_stream(
+        &self,
+        socket: EndSocket,
+        held: Held,
+        consumption: &Consumption,
+    ) -> Option<(EndSocket, Held)> {
+        let started = held.started;
+        let opened = match Opening::new(self, consumption, &socket, started).open().await {
+            Ok(opened) => opened,
+            Err(failure) => {
+                self.refused(consumption, failure);
+                socket.reset();
+                return None;
+            }
+        };
+        let held = Arc::new(Mutex::new(Some(held)));
+        let driver = Driver::new(
+            opened.stream,
+            Near::Joined(socket),
+            opened.leg,
+            opened.guard,
+            self.clock.clone(),
+            self.metrics.clone(),
+        )
+        .with_taken(opened.taken)
+        .on_connected({
+            let (held, metrics) = (held.clone(), self.metrics.clone());
+            Box::new(move || {
+                let role = StreamRole::Consumer;
+                metrics.streams_opened.get_or_create(&role.into()).inc();
+                if let Some(held) = take(&held) {
+                    metrics.open_seconds.observe(held.started.elapsed().as_secs_f64());
+                }
+            })
+        });
+        let outcome = driver.run().await;
+        self.report(consumption, &outcome);
+        let socket = outcome.untouched()?;
+        if started.elapsed() >= HOLD {
+            socket.reset();
+            return None;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+        Some((socket, take(&held)?))
+    }
+
+    fn refused(&self, consumption: &Consumption, failure: OpenFailure) {
+        let (route, reason) = (consumption.route, failure.as_str());
+        match failure {
+            OpenFailure::Refused(code) => self.metrics.refused(StreamRole::Consumer, code),
+            OpenFailure::NoRelay
+            | OpenFailure::NoGrant
+            | OpenFailure::Full
+            | OpenFailure::Gone
+            | OpenFailure::Ambiguous => self.metrics.failed(StreamRole::Consumer, reason),
+        }
+        tracing::info!(%route, publisher = %consumption.publisher, code = reason, "stream not opened; connection reset");
+    }
+
+    fn report(&self, consumption: &Consumption, outcome: &Outcome) {
+        let (role, route) = (StreamRole::Consumer, consumption.route);
+        match outcome {
+            Outcome::Closed | Outcome::Reset(_) => tracing::debug!(%route, ?outcome, "stream ended"),
+            Outcome::Refused { code, .. } => {
+                self.metrics.refused(role, *code);
+                tracing::info!(%route, publisher = %consumption.publisher, code = code.as_str(), "stream refused");
+            }
+            Outcome::Lost { .. } | Outcome::Protocol(_) | Outcome::Ended(_) => {
+                let (reason, detail) = outcome.failure();
+                self.metrics.failed(role, reason);
+                tracing::info!(%route, publisher = %consumption.publisher, reason, detail, "stream reset");
+            }
+        }
+    }
+}
+
+/// A connection that waits for its stream.
+#[derive(Debug)]
+struct Held {
+    metrics: NodeMetrics,
+    started: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.metrics.connections_held.dec();
+    }
+}
+
+fn take(held: &Mutex<Option<Held>>) -> Option<Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner).take()
+}

@@ -1,0 +1,161 @@
+//! One leg under a stream: moves sealed bytes between the carrier and the machine.
+
+use bytes::{Bytes, BytesMut};
+use fairlead_model::{LegEpoch, MonoTime};
+use fairlead_stream::{LegFault, Stream, TRANSMIT_BATCH};
+use fairlead_transport::{Leg, LegError, LegRecv, LegSend};
+use std::task::{Context, Poll};
+
+/// Batches that one turn may send.
+const BATCHES_PER_TURN: usize = 4;
+/// Chunks taken from the carrier at once.
+const CHUNKS_AT_ONCE: usize = 16;
+/// Such takes in one turn.
+const TAKES_PER_TURN: usize = 4;
+
+/// A leg with what is on its way to the carrier.
+#[derive(Debug)]
+pub(crate) struct LegIo {
+    epoch: LegEpoch,
+    send: LegSend,
+    recv: LegRecv,
+    /// Sealed, not yet taken by the carrier.
+    out: Bytes,
+    /// Where the machine seals; empty while idle.
+    buffer: BytesMut,
+    finished: bool,
+    drained: bool,
+}
+
+/// How a leg ended.
+#[derive(Debug)]
+pub(crate) enum LegEnd {
+    /// The carrier lost it, or the far side closed it.
+    Lost(Option<LegError>),
+    /// Its bytes were not what the peer sealed. The machine has forgotten the leg already.
+    Fault(LegFault),
+}
+
+impl LegIo {
+    /// Takes over a leg on which raw bytes go both ways.
+    pub(crate) const fn new(leg: Leg, epoch: LegEpoch) -> Self {
+        Self {
+            epoch,
+            send: leg.send,
+            recv: leg.recv,
+            out: Bytes::new(),
+            buffer: BytesMut::new(),
+            finished: false,
+            drained: false,
+        }
+    }
+
+    /// The leg's epoch: its name in the machine.
+    pub(crate) const fn epoch(&self) -> LegEpoch {
+        self.epoch
+    }
+
+    /// Feeds the machine with what has arrived. `Ok(true)` means bytes came.
+    ///
+    /// A leg is always drained: the window bounds what can come, and a reader that stops would stop
+    /// the acknowledgements behind the data (invariant I4).
+    pub(crate) fn poll_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        now: MonoTime,
+    ) -> Result<bool, LegEnd> {
+        let mut progress = false;
+        for _ in 0..TAKES_PER_TURN {
+            let mut chunks: [Bytes; CHUNKS_AT_ONCE] = Default::default();
+            match self.recv.poll_read_chunks(cx, &mut chunks) {
+                Poll::Ready(Ok(Some(count))) => {
+                    progress = true;
+                    for chunk in chunks.iter().take(count) {
+                        stream.receive(self.epoch, now, chunk).map_err(LegEnd::Fault)?;
+                    }
+                }
+                Poll::Ready(Ok(None)) => {
+                    self.drained = true;
+                    return Err(LegEnd::Lost(None));
+                }
+                Poll::Ready(Err(error)) => return Err(LegEnd::Lost(Some(error))),
+                Poll::Pending => break,
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Sends what the machine has for this leg. `Ok(true)` means bytes went.
+    pub(crate) fn poll_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        now: MonoTime,
+    ) -> Result<bool, LegEnd> {
+        let mut progress = false;
+        for _ in 0..BATCHES_PER_TURN {
+            if !self.fill(stream, now) || !self.poll_write(cx)? {
+                break;
+            }
+            progress = true;
+        }
+        Ok(progress)
+    }
+
+    /// Takes the machine's last words and closes the leg in order: everything is written, then
+    /// FIN, then the far side's FIN is awaited. Ready when nothing is left to do.
+    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>, stream: &mut Stream, now: MonoTime) -> Poll<()> {
+        while !self.finished {
+            if !self.fill(stream, now) {
+                self.send.finish();
+                self.finished = true;
+                break;
+            }
+            match self.poll_write(cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+        for _ in 0..TAKES_PER_TURN {
+            if self.drained {
+                return Poll::Ready(());
+            }
+            let mut chunks: [Bytes; CHUNKS_AT_ONCE] = Default::default();
+            match self.recv.poll_read_chunks(cx, &mut chunks) {
+                Poll::Ready(Ok(Some(_))) => {}
+                Poll::Ready(Ok(None) | Err(_)) => self.drained = true,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Makes `out` the next batch if it is empty; false if there is nothing to send.
+    fn fill(&mut self, stream: &mut Stream, now: MonoTime) -> bool {
+        if !self.out.is_empty() {
+            return true;
+        }
+        if stream.poll_transmit(self.epoch, now, &mut self.buffer, TRANSMIT_BATCH) == 0 {
+            // Idle streams hold no buffer.
+            self.buffer = BytesMut::new();
+            return false;
+        }
+        self.out = self.buffer.split().freeze();
+        true
+    }
+
+    /// Writes from `out`; false if the carrier takes nothing now.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<bool, LegEnd> {
+        match self
+            .send
+            .poll_write_chunks(cx, std::slice::from_mut(&mut self.out))
+        {
+            Poll::Ready(Ok(written)) => Ok(written.bytes > 0),
+            Poll::Ready(Err(error)) => Err(LegEnd::Lost(Some(error))),
+            Poll::Pending => Ok(false),
+        }
+    }
+}

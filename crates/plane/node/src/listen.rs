@@ -1,0 +1,266 @@
+//! Local listeners: one per address that the policy's consumptions name.
+//!
+//! Listeners follow the policy; live streams do not depend on them.
+
+use crate::consumer::Consumer;
+use crate::target::is_exhaustion;
+use crate::view::{View, ViewReceiver};
+use fairlead_model::{ListenAddress, RouteId};
+use fairlead_telemetry::RateLimitedLog;
+use fairlead_trust::Consumption;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Connections that the kernel holds before they are accepted: what a burst may bring while the
+/// daemon makes its first association. The kernel's own bound (`somaxconn`) is 4,096.
+const BACKLOG: i32 = 1024;
+/// Connections of the daemon that wait for their stream, over all listeners. Beyond it they wait in
+/// the backlogs.
+const HELD_MAX: usize = 4096;
+/// Pause of a listener when this host has run out of descriptors or memory: long enough to cost no
+/// CPU (R-SHD-03), short against what a caller notices.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often a lasting shortage is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+/// Wait before an address that could not be bound is tried again.
+const BIND_RETRY: Duration = Duration::from_secs(1);
+
+/// Whether each consumption's listener works, for the control plane. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct ListenerTable {
+    states: Arc<Mutex<BTreeMap<RouteId, Result<(), String>>>>,
+    changed: Arc<Notify>,
+}
+
+impl ListenerTable {
+    /// Empty. `changed` is notified of every change.
+    pub(crate) fn new(changed: Arc<Notify>) -> Self {
+        Self {
+            states: Arc::default(),
+            changed,
+        }
+    }
+
+    /// Every consumption's listener: `Err` says why it does not listen.
+    pub(crate) fn states(&self) -> Vec<(RouteId, Result<(), String>)> {
+        let table = self.lock();
+        table
+            .iter()
+            .map(|(route, state)| (*route, state.clone()))
+            .collect()
+    }
+
+    fn set(&self, route: RouteId, state: Result<(), String>) {
+        let before = self.lock().insert(route, state.clone());
+        if before.as_ref() != Some(&state) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn keep(&self, wanted: impl Fn(RouteId) -> bool) {
+        self.lock().retain(|route, _| wanted(*route));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RouteId, Result<(), String>>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Follows the policy's consumptions until `cancel`, then closes the listeners. Connections go on
+/// as tasks of `streams`.
+pub(crate) async fn listen_all(
+    consumer: Arc<Consumer>,
+    table: ListenerTable,
+    mut view: ViewReceiver,
+    streams: TaskTracker,
+    cancel: CancellationToken,
+) {
+    let held = Arc::new(Semaphore::new(HELD_MAX));
+    let listeners = TaskTracker::new();
+    let mut running: BTreeMap<ListenAddress, (watch::Sender<Arc<Consumption>>, CancellationToken)> =
+        BTreeMap::new();
+    loop {
+        let now = view.borrow_and_update().clone();
+        table.keep(|route| now.consumes(route));
+        let wanted = wanted(&now, &table);
+        running.retain(|address, (_, token)| {
+            let keep = wanted.contains_key(address);
+            if !keep {
+                token.cancel();
+            }
+            keep
+        });
+        for (address, consumption) in wanted {
+            if let Some((sender, _)) = running.get(&address) {
+                sender.send_if_modified(|held| {
+                    let changed = *held != consumption;
+                    *held = consumption;
+                    changed
+                });
+                continue;
+            }
+            let (sender, receiver) = watch::channel(consumption);
+            let token = cancel.child_token();
+            let listener = Listener {
+                address,
+                consumption: receiver,
+                consumer: consumer.clone(),
+                table: table.clone(),
+                held: held.clone(),
+                streams: streams.clone(),
+            };
+            listeners.spawn(listener.run(token.clone()));
+            running.insert(address, (sender, token));
+        }
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { break },
+            () = cancel.cancelled() => break,
+        }
+    }
+    cancel.cancel();
+    listeners.close();
+    listeners.wait().await;
+}
+
+/// The consumption of each address; a second one for the same address is reported.
+fn wanted(view: &View, table: &ListenerTable) -> BTreeMap<ListenAddress, Arc<Consumption>> {
+    let mut wanted: BTreeMap<ListenAddress, Arc<Consumption>> = BTreeMap::new();
+    for consumption in view.policy().into_iter().flat_map(|p| &p.consumptions) {
+        if !view.consumes(consumption.route) {
+            continue;
+        }
+        if let Some(first) = wanted.get(&consumption.listen) {
+            let error = format!("{} is taken by link {}", consumption.listen, first.link);
+            table.set(consumption.route, Err(error));
+        } else {
+            wanted.insert(consumption.listen, Arc::new(consumption.clone()));
+        }
+    }
+    wanted
+}
+
+struct Listener {
+    address: ListenAddress,
+    consumption: watch::Receiver<Arc<Consumption>>,
+    consumer: Arc<Consumer>,
+    table: ListenerTable,
+    held: Arc<Semaphore>,
+    streams: TaskTracker,
+}
+
+impl Listener {
+    async fn run(mut self, cancel: CancellationToken) {
+        let mut log = RateLimitedLog::new(LOG_EVERY);
+        loop {
+            let route = self.consumption.borrow_and_update().route;
+            match bind(self.address) {
+                Ok(socket) => {
+                    self.table.set(route, Ok(()));
+                    tracing::info!(%route, "listening");
+                    tokio::select! {
+                        () = self.accept_all(&socket) => {}
+                        () = cancel.cancelled() => {}
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let text = format!("cannot listen on {}: {error}", self.address);
+                    if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+                        tracing::warn!(%route, error = text, suppressed, "listener failed; trying again");
+                    }
+                    self.table.set(route, Err(text));
+                    tokio::select! {
+                        () = tokio::time::sleep(BIND_RETRY) => {}
+                        () = cancel.cancelled() => return,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Accepts until the listener's consumption is gone.
+    async fn accept_all(&mut self, listener: &TcpListener) {
+        let mut log = RateLimitedLog::new(LOG_EVERY);
+        loop {
+            let Ok(permit) = self.held.clone().acquire_owned().await else {
+                return;
+            };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                changed = self.consumption.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    // Another consumption took over the address: it is served from here on.
+                    let route = self.consumption.borrow_and_update().route;
+                    self.table.set(route, Ok(()));
+                    continue;
+                }
+            };
+            match accepted {
+                Ok((socket, _)) => {
+                    let consumption = self.consumption.borrow().clone();
+                    let consumer = self.consumer.clone();
+                    self.streams.spawn(consumer.serve(socket, consumption, permit));
+                }
+                Err(error) if is_exhaustion(&error) => {
+                    self.consumer.metrics.accept_paused.inc();
+                    if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+                        tracing::warn!(%error, suppressed, "out of descriptors or memory; accepting again in a moment");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+                // A connection that ended before it was accepted.
+                Err(error) => tracing::debug!(%error, "accept failed"),
+            }
+        }
+    }
+}
+
+/// A listening socket. An IPv6 address takes IPv6 only, so that the same port of IPv4 stays free
+/// for another link.
+fn bind(address: ListenAddress) -> io::Result<TcpListener> {
+    let ListenAddress(address) = address;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Connections of an earlier run in TIME_WAIT do not keep the address.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn both_families_share_a_port_and_a_taken_one_is_told() {
+        let any = ListenAddress("127.0.0.1:0".parse().unwrap());
+        // Another process may hold the same port of the other family: try a few.
+        let (v4, v6) = (0..20)
+            .find_map(|_| {
+                let v4 = bind(any).unwrap();
+                let port = v4.local_addr().unwrap().port();
+                let v6 = bind(ListenAddress(format!("[::1]:{port}").parse().unwrap())).ok()?;
+                Some((v4, v6))
+            })
+            .unwrap();
+        assert_eq!(
+            v4.local_addr().unwrap().port(),
+            v6.local_addr().unwrap().port()
+        );
+        let error = bind(ListenAddress(v4.local_addr().unwrap())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}

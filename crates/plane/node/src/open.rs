@@ -1,0 +1,385 @@
+//! Opens a stream for an application's connection.
+//!
+//! An open tries the connected relays of its route one after the other; what the answer's class
+//! says decides what comes next (R-ADM-05). While no relay can take it, a connection is held for a
+//! short time: latency, not an error (R-NOD-02).
+
+use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
+use crate::attempt::{AttemptError, answer};
+use crate::consumer::{Consumer, Opened};
+use crate::driver::LegIo;
+use crate::live::LiveStream;
+use crate::metrics::StreamRole;
+use crate::publisher::stream_config;
+use crate::relays::Session;
+use crate::socket::{EndSocket, is_transient};
+use bytes::{Bytes, BytesMut};
+use fairlead_hop::frame::{Frame, LegKind, Open};
+use fairlead_host::rng;
+use fairlead_model::{RefusalCode, RelayId, RetryClass, StreamNumber};
+use fairlead_stream::{AttachKind, LegPath, Stream, TRANSMIT_BATCH};
+use fairlead_telemetry::chain;
+use fairlead_trust::Consumption;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a connection is held while a relay or the publisher returns (R-NOD-02).
+pub(crate) const HOLD: Duration = Duration::from_secs(3);
+/// How long while the publisher has announced its return (R-ADM-03).
+const HOLD_RESTARTING: Duration = Duration::from_secs(15);
+/// First wait between rounds over the relays, and the longest.
+const ROUND_WAIT_FIRST: Duration = Duration::from_millis(50);
+const ROUND_WAIT_LONGEST: Duration = Duration::from_millis(400);
+/// How long an answer may take while another relay could be asked.
+const ANSWER_WAIT: Duration = Duration::from_secs(3);
+/// How long it may take of the only relay: it holds an open for a late policy for 10 s (R-POL-10).
+const ANSWER_WAIT_ALONE: Duration = Duration::from_secs(12);
+/// First bytes of a stream that may ride in the flight of its ATTACH: one record.
+const EARLY_BYTES_MAX: usize = 16 * 1024;
+
+/// Why no stream was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenFailure {
+    /// Refused for good, or until the hold ended.
+    Refused(RefusalCode),
+    /// No relay of the route was connected.
+    NoRelay,
+    /// The node holds no valid grant.
+    NoGrant,
+    /// The daemon has as many streams as it may.
+    Full,
+    /// The application went away.
+    Gone,
+    /// An attempt ended without an answer after bytes of the application had been sent; a second
+    /// one could deliver them twice.
+    Ambiguous,
+}
+
+impl OpenFailure {
+    /// The stable name, in labels and logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused(code) => code.as_str(),
+            Self::NoRelay => "NO_RELAY",
+            Self::NoGrant => "NO_GRANT",
+            Self::Full => "TOO_MANY_STREAMS",
+            Self::Gone => "APPLICATION_GONE",
+            Self::Ambiguous => "NO_ANSWER",
+        }
+    }
+}
+
+/// What an attempt's failure means for the open.
+enum Stop {
+    /// It is over.
+    Final(OpenFailure),
+    /// Another relay, or another round after this long.
+    Next(Option<Duration>),
+}
+
+/// An application's connection on its way to a stream.
+pub(crate) struct Opening<'a> {
+    consumer: &'a Consumer,
+    consumption: &'a Consumption,
+    socket: &'a EndSocket,
+    machine: Option<Machine>,
+    /// What was read from the application already.
+    early: Vec<u8>,
+    ambiguous: bool,
+    failure: OpenFailure,
+    hold_until: Instant,
+}
+
+/// The stream's machine and its number; made anew only with another association.
+struct Machine {
+    stream: Stream,
+    number: StreamNumber,
+    association: Arc<Association>,
+}
+
+impl<'a> Opening<'a> {
+    /// An open of the connection that came at `started`.
+    pub(crate) fn new(
+        consumer: &'a Consumer,
+        consumption: &'a Consumption,
+        socket: &'a EndSocket,
+        started: Instant,
+    ) -> Self {
+        Self {
+            consumer,
+            consumption,
+            socket,
+            machine: None,
+            early: Vec::new(),
+            ambiguous: false,
+            failure: OpenFailure::NoRelay,
+            hold_until: started + HOLD,
+        }
+    }
+
+    /// Rounds over the relays until one answers, a refusal is final, or the hold ends.
+    pub(crate) async fn open(&mut self) -> Result<Opened, OpenFailure> {
+        let mut sessions = self.consumer.relays.subscribe();
+        let mut view = self.consumer.view.clone();
+        let mut wait = ROUND_WAIT_FIRST;
+        loop {
+            sessions.mark_unchanged();
+            view.mark_unchanged();
+            let retry_after = match self.round().await {
+                Ok(opened) => return Ok(opened),
+                Err(Stop::Final(failure)) => return Err(failure),
+                Err(Stop::Next(after)) => after.unwrap_or(wait),
+            };
+            let now = Instant::now();
+            if now >= self.hold_until {
+                return Err(self.failure);
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until((now + retry_after).min(self.hold_until)) => {}
+                changed = sessions.changed() => if changed.is_err() { return Err(self.failure) },
+                changed = view.changed() => if changed.is_err() { return Err(self.failure) },
+            }
+            wait = (wait * 2).min(ROUND_WAIT_LONGEST);
+        }
+    }
+
+    /// Asks each connected relay once.
+    async fn round(&mut self) -> Result<Opened, Stop> {
+        let Some(grant) = self.grant() else {
+            self.failure = OpenFailure::NoGrant;
+            return Err(Stop::Next(None));
+        };
+        let candidates = self.candidates();
+        if candidates.is_empty() {
+            self.failure = OpenFailure::NoRelay;
+        }
+        let limit = if candidates.len() > 1 {
+            ANSWER_WAIT
+        } else {
+            ANSWER_WAIT_ALONE
+        };
+        let mut retry_after = None;
+        for (relay, session) in candidates {
+            match self.attempt(relay, &session, &grant, limit).await {
+                Ok(opened) => return Ok(opened),
+                Err(Stop::Final(failure)) => return Err(Stop::Final(failure)),
+                Err(Stop::Next(after)) => retry_after = after.or(retry_after),
+            }
+        }
+        Err(Stop::Next(retry_after))
+    }
+
+    /// The signed grant, if it holds by this node's clock.
+    fn grant(&self) -> Option<Bytes> {
+        let view = self.consumer.view.borrow().clone();
+        let grant = view.grant(self.consumption.route)?;
+        let ended = self.consumer.clock.wall() > grant.not_after.plus(fairlead_trust::CLOCK_SKEW_MAX);
+        (!ended).then(|| grant.envelope().clone())
+    }
+
+    /// The connected relays of the route, in the order to ask them: each stream begins with
+    /// another one, and those that drain come last.
+    fn candidates(&self) -> Vec<(RelayId, Session)> {
+        let sessions = self.consumer.relays.sessions();
+        let relays = &self.consumption.relays;
+        let turn = self.consumer.turn.fetch_add(1, Ordering::Relaxed);
+        let start = turn.checked_rem(relays.len()).unwrap_or(0);
+        let in_turn = relays.iter().cycle().skip(start).take(relays.len());
+        let mut found: Vec<(RelayId, Session)> = in_turn
+            .filter_map(|relay| sessions.get(relay).map(|session| (*relay, session.clone())))
+            .collect();
+        found.sort_by_key(|(_, session)| session.draining);
+        found
+    }
+
+    /// One attempt through one relay; a second one with a new association if the publisher has
+    /// lost the old.
+    async fn attempt(
+        &mut self,
+        relay: RelayId,
+        session: &Session,
+        grant: &Bytes,
+        limit: Duration,
+    ) -> Result<Opened, Stop> {
+        let mut error = match self.once(relay, session, grant, limit).await? {
+            Ok(opened) => return Ok(opened),
+            Err(error) => error,
+        };
+        if error.code() == RefusalCode::UnknownAssociation
+            && let Some(machine) = &self.machine
+        {
+            let publisher = self.consumption.publisher;
+            self.consumer
+                .associations
+                .forget(publisher, machine.association.id());
+            error = match self.once(relay, session, grant, limit).await? {
+                Ok(opened) => return Ok(opened),
+                Err(error) => error,
+            };
+        }
+        tracing::debug!(%relay, route = %self.consumption.route, error = chain(&*error), "open failed");
+        Err(self.judge(&error))
+    }
+
+    fn judge(&mut self, error: &AttemptError) -> Stop {
+        self.failure = OpenFailure::Refused(error.code());
+        if error.code() == RefusalCode::EndpointRestarting {
+            self.hold_until = self.hold_until.max(Instant::now() + HOLD_RESTARTING);
+        }
+        match error.class() {
+            RetryClass::Never => Stop::Final(self.failure),
+            RetryClass::Elsewhere => Stop::Next(None),
+            RetryClass::Wait => Stop::Next(error.refusal().and_then(|r| r.retry_after)),
+        }
+    }
+
+    /// Sends OPEN, ATTACH and what the application has said in one flight, and waits for the
+    /// answer.
+    async fn once(
+        &mut self,
+        relay: RelayId,
+        session: &Session,
+        grant: &Bytes,
+        limit: Duration,
+    ) -> Result<Result<Opened, Arc<AttemptError>>, Stop> {
+        let request = PairRequest {
+            publisher: self.consumption.publisher,
+            route: self.consumption.route,
+            grant: grant.clone(),
+            session: session.clone(),
+        };
+        let association = match self.consumer.associations.get(&request).await {
+            Ok(association) => association,
+            Err(error) => return Ok(Err(error)),
+        };
+        let guard = self.consumer.live.enter(LiveStream {
+            role: StreamRole::Consumer,
+            route: self.consumption.route,
+            peer: self.consumption.publisher,
+            peer_boot: association.peer_boot(),
+        });
+        let guard = guard.ok_or(Stop::Final(OpenFailure::Full))?;
+        // Asked after the stream is listed as live: a revocation finds it either here or there.
+        if !self.consumer.view.borrow().consumes(self.consumption.route) {
+            return Err(Stop::Final(OpenFailure::Refused(RefusalCode::Revoked)));
+        }
+        let mut machine = self.machine(association, grant)?;
+        match self.exchange(&mut machine, relay, session, grant, limit).await? {
+            Ok(leg) => Ok(Ok(Opened {
+                stream: machine.stream,
+                leg,
+                guard,
+                taken: !self.early.is_empty(),
+            })),
+            Err(error) => {
+                self.ambiguous |= error.refusal().is_none() && !self.early.is_empty();
+                self.machine = Some(machine);
+                Ok(Err(Arc::new(error)))
+            }
+        }
+    }
+
+    /// The stream's machine: the same one for every attempt under one association, so that the
+    /// publisher can tell a second attempt from a second stream.
+    fn machine(&mut self, association: Arc<Association>, grant: &Bytes) -> Result<Machine, Stop> {
+        if let Some(machine) = self.machine.take() {
+            if machine.association.id() == association.id() {
+                return Ok(machine);
+            }
+            if self.ambiguous {
+                return Err(Stop::Final(OpenFailure::Ambiguous));
+            }
+        }
+        let (number, secret) = association.new_stream(self.consumption.route);
+        let bad_grant = Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant));
+        let mut stream = Stream::dial(stream_config(), secret, grant.clone()).map_err(|_| bad_grant)?;
+        stream.write(&self.early);
+        Ok(Machine {
+            stream,
+            number,
+            association,
+        })
+    }
+
+    async fn exchange(
+        &mut self,
+        machine: &mut Machine,
+        relay: RelayId,
+        session: &Session,
+        grant: &Bytes,
+        limit: Duration,
+    ) -> Result<Result<LegIo, AttemptError>, Stop> {
+        let clock = &self.consumer.clock;
+        let mut leg = match tokio::time::timeout(LEG_WAIT_MAX, session.carrier.open_leg()).await {
+            Ok(Ok(leg)) => leg,
+            Ok(Err(end)) => return Ok(Err(AttemptError::Leg(end))),
+            Err(_) => return Ok(Err(AttemptError::LegTimeout)),
+        };
+        self.early = read_early(self.socket, &mut machine.stream, std::mem::take(&mut self.early))?;
+        let epoch = machine.stream.next_epoch();
+        let open = Frame::Open(Open {
+            kind: LegKind::Stream,
+            association: machine.association.id(),
+            route: self.consumption.route,
+            stream: machine.number,
+            epoch,
+            resume: false,
+            grant: grant.clone(),
+        });
+        let path = LegPath {
+            epoch,
+            relay,
+            salt: rng::bytes(),
+        };
+        let internal = Stop::Final(OpenFailure::Refused(RefusalCode::Internal));
+        machine
+            .stream
+            .open_leg(path, AttachKind::Resend)
+            .map_err(|_| internal)?;
+        let mut flight = BytesMut::new();
+        let now = clock.mono();
+        if open.encode(&mut flight).is_err() {
+            return Err(Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant)));
+        }
+        while machine
+            .stream
+            .poll_transmit(epoch, now, &mut flight, TRANSMIT_BATCH)
+            > 0
+        {}
+        let answered = async {
+            leg.send
+                .write_all_chunks(&mut [flight.freeze()])
+                .await
+                .map_err(AttemptError::Send)?;
+            answer(&mut leg, limit).await
+        }
+        .await;
+        Ok(match answered {
+            Ok(()) => Ok(LegIo::new(leg, epoch)),
+            Err(error) => {
+                machine.stream.leg_lost(epoch, clock.mono());
+                Err(error)
+            }
+        })
+    }
+}
+
+/// Takes what the application has said already, once.
+fn read_early(socket: &EndSocket, stream: &mut Stream, early: Vec<u8>) -> Result<Vec<u8>, Stop> {
+    if !early.is_empty() {
+        return Ok(early);
+    }
+    let mut buffer = vec![0; EARLY_BYTES_MAX];
+    match socket.try_read(&mut buffer) {
+        Ok(count) => {
+            // None of them is EOF, which is left to the driver: it will read it again.
+            buffer.truncate(count);
+            stream.write(&buffer);
+            Ok(buffer)
+        }
+        Err(error) if is_transient(&error) => Ok(Vec::new()),
+        Err(_) => Err(Stop::Final(OpenFailure::Gone)),
+    }
+}

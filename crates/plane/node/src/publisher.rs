@@ -1,0 +1,269 @@
+//! Answers legs that relays open on behalf of consumers.
+//!
+//! What a relay says is advisory. A stream is opened only for a consumer that holds the
+//! association's secret, and the target is dialled only after the consumer's sealed grant has been
+//! verified here (R-STR-05).
+
+use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
+use crate::driver::{Driver, Gate, LegIo, Near, Outcome};
+use crate::live::{EndReason, LiveStream, LiveStreams};
+use crate::metrics::{NodeMetrics, StreamRole};
+use crate::target;
+use crate::view::ViewReceiver;
+use bytes::Bytes;
+use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
+use fairlead_host::{Clock, rng};
+use fairlead_model::{BootCounter, RefusalCode, RelayId, RouteId, StreamNumber, TargetAddress};
+use fairlead_rpc::signed;
+use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
+use fairlead_telemetry::chain;
+use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
+use fairlead_trust::GrantCheck;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// How long a relay may take to say what its leg is for.
+const INCOMING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long an open may wait for the handshake of its own association, which another leg carries
+/// and which may be answered a moment later.
+const ASSOCIATION_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// What answers incoming legs.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    pub(crate) view: ViewReceiver,
+    pub(crate) tls: Arc<MemberTls>,
+    pub(crate) boot: BootCounter,
+    pub(crate) accepted: AcceptedAssociations,
+    pub(crate) live: LiveStreams,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: NodeMetrics,
+}
+
+impl Publisher {
+    /// Serves one leg to its end. `pending` is given back once the leg's consumer is known.
+    pub(crate) async fn incoming(self: Arc<Self>, mut leg: Leg, relay: RelayId, pending: OwnedSemaphorePermit) {
+        match tokio::time::timeout(INCOMING_WAIT_MAX, leg.recv.read_frame()).await {
+            Ok(Ok(Some(Frame::Incoming(incoming)))) => match incoming.kind {
+                LegKind::Pair => self.pair(leg, incoming, pending).await,
+                LegKind::Stream => self.stream(leg, relay, incoming, pending).await,
+            },
+            Ok(Ok(Some(frame))) => {
+                tracing::warn!(%relay, frame = frame.name(), "a leg did not begin with INCOMING");
+                leg.abort(LegCode::from(RefusalCode::Protocol));
+            }
+            Ok(Err(error @ (FrameReadError::Decode(_) | FrameReadError::Truncated))) => {
+                tracing::warn!(%relay, error = chain(&error), "a leg did not begin with a frame");
+                leg.abort(LegCode::from(RefusalCode::Protocol));
+            }
+            Ok(Err(FrameReadError::Leg(_)) | Ok(None)) => {}
+            Err(_) => tracing::debug!(%relay, "an incoming leg said nothing"),
+        }
+    }
+
+    /// The association's handshake.
+    async fn pair(&self, mut leg: Leg, incoming: Incoming, _pending: OwnedSemaphorePermit) {
+        let (consumer, role) = (incoming.consumer, StreamRole::Publisher);
+        if !self.view.borrow().has_consumer(consumer) {
+            return refuse(leg, RefusalCode::UnknownEndpoint).await;
+        }
+        let Some(slot) = self.accepted.begin(consumer, incoming.association) else {
+            return refuse(leg, RefusalCode::TooMany).await;
+        };
+        if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
+            return;
+        }
+        let failed = self.metrics.associations_failed.get_or_create(&role.into()).clone();
+        match pair::accept(leg, &self.tls, self.boot).await {
+            Ok(accepted) if accepted.peer == consumer && accepted.association == incoming.association => {
+                let peer_boot = accepted.peer_boot;
+                slot.fill(accepted.secret, peer_boot, self.clock.mono());
+                self.metrics.associations.get_or_create(&role.into()).inc();
+                tracing::info!(%consumer, association = %incoming.association, "association accepted");
+                // An authenticated higher count: the consumer's earlier run knows no stream of ours.
+                let ended = self.live.end(EndReason::PeerRestarted, |s| {
+                    s.role == role && s.peer == consumer && s.peer_boot < peer_boot
+                });
+                if ended > 0 {
+                    tracing::info!(%consumer, ended, "consumer has restarted; its old streams end");
+                }
+            }
+            Ok(accepted) => {
+                failed.inc();
+                tracing::warn!(claimed = %consumer, proved = %accepted.peer, "a relay named another consumer than the one that proved its key");
+            }
+            Err(error) => {
+                failed.inc();
+                tracing::info!(%consumer, error = chain(&error), "association not accepted");
+            }
+        }
+    }
+
+    async fn stream(
+        self: Arc<Self>,
+        mut leg: Leg,
+        relay: RelayId,
+        incoming: Incoming,
+        pending: OwnedSemaphorePermit,
+    ) {
+        let (route, role) = (incoming.route, StreamRole::Publisher);
+        let association = match self.admit(&incoming).await {
+            Ok(association) => association,
+            Err(code) => {
+                self.metrics.refused(role, code);
+                tracing::info!(%route, consumer = %incoming.consumer, code = code.as_str(), "stream refused");
+                return refuse(leg, code).await;
+            }
+        };
+        let guard = self.live.enter(LiveStream {
+            role,
+            route,
+            peer: incoming.consumer,
+            peer_boot: association.peer_boot(),
+        });
+        let Some(guard) = guard else {
+            self.metrics.refused(role, RefusalCode::PublisherOverloaded);
+            return refuse(leg, RefusalCode::PublisherOverloaded).await;
+        };
+        if let Err(error) = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await {
+            tracing::debug!(%route, error = chain(&error), "an incoming leg failed");
+            return;
+        }
+        let secret = StreamSecret::derive(association.secret(), incoming.stream, route);
+        let mut stream = Stream::accept(stream_config(), secret);
+        let path = LegPath {
+            epoch: incoming.epoch,
+            relay,
+            salt: rng::bytes(),
+        };
+        if let Err(error) = stream.open_leg(path, AttachKind::Resend) {
+            tracing::debug!(%route, %error, "an incoming leg was not taken");
+            leg.abort(LegCode::from(RefusalCode::Protocol));
+            return;
+        }
+        let gate = self.clone().gate(association, incoming, pending);
+        let opened = self.metrics.streams_opened.get_or_create(&role.into()).clone();
+        let driver = Driver::new(
+            stream,
+            Near::Gate(gate),
+            LegIo::new(leg, incoming.epoch),
+            guard,
+            self.clock.clone(),
+            self.metrics.clone(),
+        )
+        .on_connected(Box::new(move || {
+            opened.inc();
+        }));
+        self.report(route, &driver.run().await);
+    }
+
+    /// What can be told from the relay's claims alone.
+    async fn admit(&self, incoming: &Incoming) -> Result<Arc<AcceptedAssociation>, RefusalCode> {
+        if incoming.resume {
+            return Err(RefusalCode::UnknownStream);
+        }
+        {
+            let view = self.view.borrow().clone();
+            let policy = view.policy().ok_or(RefusalCode::UnknownEndpoint)?;
+            let mut published = policy.publications.iter().flat_map(|p| &p.routes);
+            let stale = published.any(|r| {
+                r.route == incoming.route
+                    && incoming.policy.0 == policy.epoch
+                    && incoming.policy.1 < r.revision_min
+            });
+            // R-REV-02: the relay's policy is too old for this route; another's may not be.
+            if stale {
+                return Err(RefusalCode::UnknownRoute);
+            }
+        }
+        let (consumer, association) = (incoming.consumer, incoming.association);
+        self.accepted
+            .find(consumer, association, self.clock.mono(), ASSOCIATION_WAIT_MAX)
+            .await
+            .ok_or(RefusalCode::UnknownAssociation)
+    }
+
+    /// The verdict on the consumer's own sealed ATTACH.
+    fn gate(
+        self: Arc<Self>,
+        association: Arc<AcceptedAssociation>,
+        incoming: Incoming,
+        pending: OwnedSemaphorePermit,
+    ) -> Gate {
+        let mut pending = Some(pending);
+        Box::new(move |grant, first| {
+            pending = None;
+            let verdict = if first {
+                self.judge(&association, incoming.route, incoming.stream, grant)
+            } else {
+                Err(RefusalCode::UnknownStream)
+            };
+            match verdict {
+                Ok(target) => Ok(Box::pin(async move { target::dial(&target).await })),
+                Err(code) => {
+                    tracing::info!(route = %incoming.route, consumer = %association.peer(), code = code.as_str(), "grant refused");
+                    Err(code)
+                }
+            }
+        })
+    }
+
+    fn judge(
+        &self,
+        association: &AcceptedAssociation,
+        route: RouteId,
+        stream: StreamNumber,
+        grant: &Bytes,
+    ) -> Result<TargetAddress, RefusalCode> {
+        let view = self.view.borrow().clone();
+        let check = GrantCheck::new(view.policy().ok_or(RefusalCode::UnknownEndpoint)?);
+        let grant = signed::open_grant(check.keyring(), grant).map_err(|error| {
+            tracing::debug!(%route, error = chain(&error), "a grant cannot be verified");
+            RefusalCode::BadGrant
+        })?;
+        let publication = check
+            .check(&grant, association.peer(), route, false, self.clock.wall())
+            .map_err(|error| {
+                tracing::debug!(%route, %error, "a grant does not hold");
+                error.code()
+            })?;
+        // A relay may replay an old OPEN with its early data: no number is dialled for twice (I8).
+        if association.admit(stream) {
+            Ok(publication.target.clone())
+        } else {
+            Err(RefusalCode::UnknownStream)
+        }
+    }
+
+    fn report(&self, route: RouteId, outcome: &Outcome) {
+        let role = StreamRole::Publisher;
+        match outcome {
+            Outcome::Closed | Outcome::Reset(_) => tracing::debug!(%route, ?outcome, "stream ended"),
+            Outcome::Refused { code, .. } => {
+                self.metrics.refused(role, *code);
+                tracing::info!(%route, code = code.as_str(), "stream refused");
+            }
+            Outcome::Lost { .. } | Outcome::Protocol(_) | Outcome::Ended(_) => {
+                let (reason, detail) = outcome.failure();
+                self.metrics.failed(role, reason);
+                tracing::info!(%route, reason, detail, "stream reset");
+            }
+        }
+    }
+}
+
+/// Settings of every stream: one leg only, so that a lost leg ends its stream at once.
+pub(crate) fn stream_config() -> Config {
+    Config {
+        hold: Duration::ZERO,
+        ..Config::default()
+    }
+}
+
+async fn refuse(mut leg: Leg, code: RefusalCode) {
+    let answer = Frame::Answer(Answer::Refused(Refusal::from(code)));
+    if leg.send.write_frame(&answer).await.is_ok() {
+        leg.send.finish();
+    }
+}
