@@ -192,13 +192,27 @@ fn build() -> Result<Tests> {
 }
 
 fn e2e() -> Result<Tests> {
-    let mut command = runner();
+    let mut command = in_own_users(runner());
     let profile = if nextest() { "--cargo-profile" } else { "--profile" };
     command.args([profile, "e2e", "-p", "fairlead-testkit", "-p", "fairlead-e2e"]);
     if !nextest() {
         command.args(["--", "--test-threads", "1"]);
     }
     steps::run_tests(command.env("FAIRLEAD_BIN", binary()?))
+}
+
+/// For root, the command itself; for others, the command as root of a user namespace: network
+/// namespaces and devices need no more.
+fn in_own_users(command: Command) -> Command {
+    if rustix::process::geteuid().is_root() {
+        return command;
+    }
+    let mut inside = Command::new("unshare");
+    inside
+        .args(["--user", "--map-root-user"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    inside
 }
 
 fn bench() -> Result<Tests> {

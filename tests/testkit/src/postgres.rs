@@ -30,8 +30,7 @@ impl Postgres {
         let bin = bin_folder()?;
         let dir = tempfile::Builder::new().prefix("flpg-").tempdir()?.keep();
         let warden = Warden::over(&dir)?;
-        // PostgreSQL refuses to run as root: its own user gets the folder.
-        if rustix::process::geteuid().is_root() {
+        if Owner::here() == Owner::ServersUser {
             run(Command::new("chown").arg("postgres:postgres").arg(&dir))?;
         }
         let port = crate::target::closed_port()?.port();
@@ -129,19 +128,53 @@ fn bin_folder() -> Result<PathBuf> {
         .1)
 }
 
-fn as_owner(program: &Path, home: &Path) -> Command {
-    if !rustix::process::geteuid().is_root() {
-        return Command::new(program);
+/// Who runs the server, which refuses to run as root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// This process's own user, who is not root.
+    Myself,
+    /// Root on a whole machine lends it to the user that the package made.
+    ServersUser,
+    /// Root of a user namespace with no other user: a namespace inside, where it has another number.
+    AnotherNumber,
+}
+
+impl Owner {
+    fn here() -> Self {
+        if !rustix::process::geteuid().is_root() {
+            return Self::Myself;
+        }
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let users: u64 = map
+            .lines()
+            .filter_map(|l| l.split_whitespace().nth(2)?.parse::<u64>().ok())
+            .sum();
+        if users > 1 {
+            Self::ServersUser
+        } else {
+            Self::AnotherNumber
+        }
     }
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=postgres",
-        "--regid=postgres",
-        "--init-groups",
-        "env",
-        "LC_ALL=C",
-    ]);
-    command.arg(format!("HOME={}", home.display())).arg(program);
+}
+
+fn as_owner(program: &Path, home: &Path) -> Command {
+    let mut command = match Owner::here() {
+        Owner::Myself => Command::new("env"),
+        Owner::ServersUser => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "env"]);
+            command
+        }
+        Owner::AnotherNumber => {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-user=1000", "--map-group=1000", "env"]);
+            command
+        }
+    };
+    command
+        .arg("LC_ALL=C")
+        .arg(format!("HOME={}", home.display()))
+        .arg(program);
     command
 }
 
