@@ -135,7 +135,9 @@ where
 }
 
 fn relay_address(text: &str) -> Option<String> {
-    HostPort::parse(text, Some(RELAY_PORT)).err().map(|e| e.to_string())
+    HostPort::parse(text, Some(RELAY_PORT))
+        .err()
+        .map(|e| e.to_string())
 }
 
 fn rfc3339(text: &str) -> Option<String> {
@@ -166,14 +168,22 @@ impl<T: Schema, S: Sync> FromRequest<S> for Body<T> {
 
 /// JSON only: a form of another site can send its own types without asking, but not this one.
 fn check_content_type(request: &Request) -> Result<(), Refused> {
-    let kind = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    Err(ApiError::new(ApiCode::InvalidRequest, "the body is not marked as JSON")
-        .with_fault("content-type", "expected the header `Content-Type: application/json`")
-        .into())
+    Err(
+        ApiError::new(ApiCode::InvalidRequest, "the body is not marked as JSON")
+            .with_fault(
+                "content-type",
+                "expected the header `Content-Type: application/json`",
+            )
+            .into(),
+    )
 }
 
 async fn read(body: HttpBody) -> Result<Bytes, Refused> {

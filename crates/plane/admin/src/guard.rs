@@ -96,7 +96,10 @@ async fn check_host(State(hosts): State<Hosts>, request: Request, next: Next) ->
         ApiCode::InvalidRequest,
         format!("the request is for the host `{shown}`, which is not this one"),
     )
-    .with_fault("host", format!("expected an IP address, {}", hosts.names.join(" or ")))
+    .with_fault(
+        "host",
+        format!("expected an IP address, {}", hosts.names.join(" or ")),
+    )
     .into())
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) const FAILURES_MAX: u32 = 20;
 /// One more failure is allowed after each of these: 28,800 guesses a day of 2^256.
 pub(crate) const REFILL: Duration = Duration::from_secs(3);
-/// Addresses that are remembered. Above it the one that is forgiven first is forgotten.
+/// Addresses that are remembered.
 const ADDRESSES_MAX: usize = 4_096;
 /// An address is whole again, and forgotten, this long after its last failure at the latest.
 const WHOLE_AFTER: Duration = REFILL.saturating_mul(FAILURES_MAX);
@@ -42,14 +42,14 @@ impl FailureLimit {
         *at = ((*at).max(now) + REFILL).min(now + WHOLE_AFTER);
     }
 
-    /// Makes room: those that are whole, else the one that is whole first.
+    /// Makes room: those that are whole, and if that is not enough the eighth that is whole first,
+    /// so that a flood of addresses does not search the whole map at each failure.
     fn forget(&mut self, now: Instant) {
         self.forgiven_at.retain(|_, at| *at > now);
         if self.forgiven_at.len() >= ADDRESSES_MAX {
-            let first = self.forgiven_at.iter().min_by_key(|(_, at)| **at);
-            if let Some(address) = first.map(|(address, _)| *address) {
-                self.forgiven_at.remove(&address);
-            }
+            let mut instants: Vec<Instant> = self.forgiven_at.values().copied().collect();
+            let cut = *instants.select_nth_unstable(ADDRESSES_MAX / 8).1;
+            self.forgiven_at.retain(|_, at| *at > cut);
         }
     }
 }
@@ -79,7 +79,11 @@ mod tests {
         }
         assert_eq!(limit.wait(a("192.0.2.1"), start), Some(REFILL));
         assert_eq!(limit.wait(a("192.0.2.2"), start), None, "another address");
-        assert_eq!(limit.wait(a("::ffff:192.0.2.1"), start), Some(REFILL), "the same address");
+        assert_eq!(
+            limit.wait(a("::ffff:192.0.2.1"), start),
+            Some(REFILL),
+            "the same address"
+        );
         let later = start + REFILL;
         assert_eq!(limit.wait(a("192.0.2.1"), later), None);
         limit.failed(a("192.0.2.1"), later);

@@ -12,7 +12,10 @@ const FAULTS_MAX: usize = 64;
 pub(super) fn judge(known: &[Field], given: &[(String, Node)]) -> Vec<Fault> {
     let mut faults = Vec::new();
     for field in known {
-        let mut values = given.iter().filter(|(name, _)| name == field.name).map(|(_, node)| node);
+        let mut values = given
+            .iter()
+            .filter(|(name, _)| name == field.name)
+            .map(|(_, node)| node);
         match values.next() {
             None if field.required => add(&mut faults, field.name, "it is missing"),
             None => {}
@@ -26,7 +29,11 @@ pub(super) fn judge(known: &[Field], given: &[(String, Node)]) -> Vec<Fault> {
     let mut seen = BTreeSet::new();
     for (name, _) in given {
         if known.iter().all(|field| field.name != name) && seen.insert(name) {
-            add(&mut faults, &shown(name), format!("unknown field: {}", allowed(known)));
+            add(
+                &mut faults,
+                &shown(name),
+                format!("unknown field: {}", allowed(known)),
+            );
         }
     }
     faults

@@ -16,7 +16,13 @@ use http::StatusCode;
     responses((status = 200, body = List<Relay>), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Relay>> {
-    let items = admin.control.relays().await?.into_iter().map(Into::into).collect();
+    let items = admin
+        .control
+        .relays()
+        .await?
+        .into_iter()
+        .map(Into::into)
+        .collect();
     Ok(Json(List { items }))
 }
 

@@ -14,7 +14,13 @@ use fairlead_control::api::Principal;
     responses((status = 200, body = List<Setting>), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Setting>> {
-    let items = admin.control.settings().await?.into_iter().map(Into::into).collect();
+    let items = admin
+        .control
+        .settings()
+        .await?
+        .into_iter()
+        .map(Into::into)
+        .collect();
     Ok(Json(List { items }))
 }
 

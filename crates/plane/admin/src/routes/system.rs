@@ -28,10 +28,7 @@ const PARAMETER_SHOWN_MAX: usize = 64;
     ),
     responses((status = 200, body = List<AuditEntry>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn audit(
-    State(admin): State<Admin>,
-    RawQuery(query): RawQuery,
-) -> Answer<List<AuditEntry>> {
+pub(super) async fn audit(State(admin): State<Admin>, RawQuery(query): RawQuery) -> Answer<List<AuditEntry>> {
     let (after, limit) = page(query.as_deref().unwrap_or(""))?;
     let entries = admin.control.audit(after, limit).await?;
     let items = entries.into_iter().map(Into::into).collect();

@@ -16,7 +16,13 @@ use http::StatusCode;
     responses((status = 200, body = List<Token>), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Token>> {
-    let items = admin.control.tokens().await?.into_iter().map(Into::into).collect();
+    let items = admin
+        .control
+        .tokens()
+        .await?
+        .into_iter()
+        .map(Into::into)
+        .collect();
     Ok(Json(List { items }))
 }
 
@@ -47,7 +53,5 @@ pub(super) async fn revoke(
     Extension(principal): Extension<Principal>,
     Which(which): Which,
 ) -> Answer<Token> {
-    Ok(Json(
-        admin.control.revoke_token(&principal, &which).await?.into(),
-    ))
+    Ok(Json(admin.control.revoke_token(&principal, &which).await?.into()))
 }

@@ -55,9 +55,17 @@ async fn a_read_only_token_is_refused_every_change() {
     assert_eq!(changes, 3 * 9, "every changing route was tried");
     // A valid change, too.
     let body = r#"{"value":"24h"}"#;
-    let sent = request(Method::PUT, "/v1/settings/policy.lease", Some(&reader), Some(body));
+    let sent = request(
+        Method::PUT,
+        "/v1/settings/policy.lease",
+        Some(&reader),
+        Some(body),
+    );
     assert_eq!(subject.send(sent).await.code(), "FORBIDDEN");
-    assert_eq!(subject.get("/v1/settings/policy.lease").await.ok()["value"], "72h");
+    assert_eq!(
+        subject.get("/v1/settings/policy.lease").await.ok()["value"],
+        "72h"
+    );
     assert_eq!(subject.get("/v1/status").await.ok()["audit_seq"], audited);
 }
 
@@ -83,7 +91,10 @@ async fn headers_that_are_not_one_bearer_token_are_none() {
         (vec![format!("Basic {token}")], StatusCode::UNAUTHORIZED),
         (vec!["Bearer ".to_owned()], StatusCode::UNAUTHORIZED),
         (vec![format!("Bearer {token}"); 2], StatusCode::UNAUTHORIZED),
-        (vec![format!("Bearer {}", "x".repeat(5_000))], StatusCode::UNAUTHORIZED),
+        (
+            vec![format!("Bearer {}", "x".repeat(5_000))],
+            StatusCode::UNAUTHORIZED,
+        ),
     ] {
         let mut sent = Request::builder().uri("/v1/whoami").header(HOST, "localhost");
         for value in &values {
@@ -102,11 +113,25 @@ async fn failed_logins_are_limited_by_address() {
     let guess = || request(Method::GET, "/v1/whoami", Some("guess"), None);
     let right = || request(Method::GET, "/v1/whoami", Some(&subject.token), None);
     for n in 0..FAILURES_MAX {
-        assert_eq!(subject.send_from(guesser, guess()).await.code(), "UNAUTHENTICATED", "{n}");
+        assert_eq!(
+            subject.send_from(guesser, guess()).await.code(),
+            "UNAUTHENTICATED",
+            "{n}"
+        );
     }
     let answer = subject.send_from(guesser, guess()).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED"));
-    let seconds: u64 = answer.headers.get(RETRY_AFTER).unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED")
+    );
+    let seconds: u64 = answer
+        .headers
+        .get(RETRY_AFTER)
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!((1..=3).contains(&seconds), "{seconds}");
     // Else the limit would tell a right guess from a wrong one.
     assert_eq!(subject.send_from(guesser, right()).await.code(), "RATE_LIMITED");

@@ -6,7 +6,7 @@ use crate::json;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
 use serde_json::Value;
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
 
 fn faults<T: Schema + std::fmt::Debug>(body: &str) -> Vec<(String, String)> {
     let error = parse::<T>(body.as_bytes()).unwrap_err();
@@ -19,7 +19,10 @@ fn all_faults_of_a_link_together() {
         r#"{"name":"A b","from":7,"target":"host","listen":["x"],"class":"gold","colour":"red","name":"b","to":"x"}"#,
     );
     let fields: Vec<&str> = found.iter().map(|(f, _)| f.as_str()).collect();
-    assert_eq!(fields, ["name", "name", "from", "target", "listen", "class", "colour"]);
+    assert_eq!(
+        fields,
+        ["name", "name", "from", "target", "listen", "class", "colour"]
+    );
     for ((field, message), part) in found.iter().zip([
         "is not a name",
         "given 2 times",
@@ -48,13 +51,20 @@ fn malformed_json_names_line_and_column() {
         ("{\"name\": \"a\",}", 1, 14),
         ("\u{feff}{}", 1, 1),
         ("{\"name\": \"\\ud800\"}", 1, 17),
-        ("{\"name\": NaN}", 1, 11),
+        ("{\"name\": NaN}", 1, 10),
     ] {
         let error = parse::<json::AddNode>(body.as_bytes()).unwrap_err();
         let place = (error.details["line"].as_str(), error.details["column"].as_str());
         let wanted = (line.to_string(), column.to_string());
-        assert_eq!(place, (wanted.0.as_str(), wanted.1.as_str()), "{body:?}: {error:?}");
-        assert!(error.message.contains(&format!("line {line}, column {column}")), "{error}");
+        assert_eq!(
+            place,
+            (wanted.0.as_str(), wanted.1.as_str()),
+            "{body:?}: {error:?}"
+        );
+        assert!(
+            error.message.contains(&format!("line {line}, column {column}")),
+            "{error}"
+        );
         assert_eq!(error.faults[0].field, "body");
     }
     // Not UTF-8, and nested too deeply: errors, not a full stack.
@@ -77,11 +87,18 @@ fn other_shapes() {
         assert!(found[0].1.contains(message), "{found:?}");
     }
     assert!(parse::<json::Empty>(b"{}").is_ok());
-    assert_eq!(faults::<json::Empty>(r#"{"a":1}"#)[0].1, "unknown field: no field is allowed here");
+    assert_eq!(
+        faults::<json::Empty>(r#"{"a":1}"#)[0].1,
+        "unknown field: no field is allowed here"
+    );
     // Optional fields may be null.
     let relay = r#"{"name":"a","address":"192.0.2.1","failure_domain":null}"#;
-    assert_eq!(parse::<json::AddRelay>(relay.as_bytes()).unwrap().failure_domain, None);
-    let found = faults::<json::AddRelay>(r#"{"name":null,"address":"::1:x","local":"yes","failure_domain":"a b"}"#);
+    assert_eq!(
+        parse::<json::AddRelay>(relay.as_bytes()).unwrap().failure_domain,
+        None
+    );
+    let found =
+        faults::<json::AddRelay>(r#"{"name":null,"address":"::1:x","local":"yes","failure_domain":"a b"}"#);
     let fields: Vec<&str> = found.iter().map(|(f, _)| f.as_str()).collect();
     assert_eq!(fields, ["name", "address", "failure_domain", "local"]);
     let found = faults::<json::AddToken>(r#"{"name":"a","scopes":["read","root",3]}"#);
@@ -92,17 +109,33 @@ fn other_shapes() {
             "host_fingerprint":{"machine":1,"product":"a","product":"b"}}"#,
     );
     let fields: Vec<&str> = found.iter().map(|(f, _)| f.as_str()).collect();
-    assert_eq!(fields, ["role", "host_fingerprint.machine", "host_fingerprint.product", "wall_clock"]);
+    assert_eq!(
+        fields,
+        [
+            "role",
+            "host_fingerprint.machine",
+            "host_fingerprint.product",
+            "wall_clock"
+        ]
+    );
 }
 
 /// A hostile body makes no long answer.
 #[test]
 fn faults_are_bounded() {
     let fields: Vec<String> = (0..5_000).map(|n| format!("\"f{n}\":{n}")).collect();
-    assert_eq!(faults::<json::AddNode>(&format!("{{{}}}", fields.join(","))).len(), 64);
+    assert_eq!(
+        faults::<json::AddNode>(&format!("{{{}}}", fields.join(","))).len(),
+        64
+    );
     let name = "x".repeat(10_000);
     let found = faults::<json::AddNode>(&format!("{{\"{name}\":1,\"name\":\"{name}\"}}"));
-    assert!(found.iter().all(|(field, message)| field.len() + message.len() < 400), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .all(|(field, message)| field.len() + message.len() < 400),
+        "{found:?}"
+    );
 }
 
 /// The table that judges a body has the fields of the type that is read, and of the document.
@@ -130,7 +163,13 @@ fn judged_fields_are_those_of_the_document() {
                 Kind::TextMap => "object",
             };
             assert!(has(wanted), "{} {}: {kind}", T::name(), field.name);
-            assert_eq!(required.contains(&field.name), field.required, "{} {}", T::name(), field.name);
+            assert_eq!(
+                required.contains(&field.name),
+                field.required,
+                "{} {}",
+                T::name(),
+                field.name
+            );
         }
     }
     check::<json::AddRelay>();
@@ -157,18 +196,37 @@ async fn bodies_are_json_and_bounded() {
         sent.body(axum::body::Body::from(body)).unwrap()
     };
     let node = |name: &str| format!("{{\"name\":\"{name}\"}}");
-    for kind in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("json")] {
+    for kind in [
+        None,
+        Some("text/plain"),
+        Some("application/x-www-form-urlencoded"),
+        Some("json"),
+    ] {
         let answer = subject.send(send(kind, node("a"))).await;
-        assert_eq!((answer.status, answer.fields()), (StatusCode::BAD_REQUEST, vec!["content-type"]));
+        assert_eq!(
+            (answer.status, answer.fields()),
+            (StatusCode::BAD_REQUEST, vec!["content-type"])
+        );
     }
     let kind = Some("Application/JSON; charset=utf-8");
     let padded = |len: usize| format!("{}{}", node("a"), " ".repeat(len - node("a").len()));
     let answer = subject.send(send(kind, padded(BODY_LEN_MAX + 1))).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE"));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE")
+    );
     let answer = subject.send(send(kind, padded(BODY_LEN_MAX))).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
-    let sent = request(Method::POST, "/v1/nodes", Some(&subject.token), Some("{\n\"name\": }"));
+    let sent = request(
+        Method::POST,
+        "/v1/nodes",
+        Some(&subject.token),
+        Some("{\n\"name\": }"),
+    );
     let answer = subject.send(sent).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::BAD_REQUEST, "INVALID_REQUEST"));
+    assert_eq!(
+        (answer.status, answer.code()),
+        (StatusCode::BAD_REQUEST, "INVALID_REQUEST")
+    );
     assert_eq!(answer.body["error"]["details"]["line"], "2", "{answer:?}");
 }

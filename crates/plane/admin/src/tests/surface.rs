@@ -47,7 +47,10 @@ pub(super) async fn documented(subject: &Subject) -> Vec<(Method, String, Value)
         .send(request(Method::GET, "/v1/openapi.json", None, None))
         .await
         .ok();
-    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{document}");
+    assert!(
+        document["openapi"].as_str().unwrap().starts_with("3.1"),
+        "{document}"
+    );
     let mut operations = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -70,7 +73,10 @@ pub(super) fn filled(path: &str) -> String {
 async fn the_document_lists_every_route_and_the_router_has_no_other() {
     let subject = Subject::start().await;
     let operations = documented(&subject).await;
-    let mut listed: Vec<(&str, &str)> = operations.iter().map(|(m, p, _)| (m.as_str(), p.as_str())).collect();
+    let mut listed: Vec<(&str, &str)> = operations
+        .iter()
+        .map(|(m, p, _)| (m.as_str(), p.as_str()))
+        .collect();
     listed.sort_by_key(|(method, path)| (*path, *method));
     let mut wanted = ROUTES.to_vec();
     wanted.sort_by_key(|(method, path)| (*path, *method));
@@ -80,16 +86,17 @@ async fn the_document_lists_every_route_and_the_router_has_no_other() {
         let protected = operation.get("security").is_some();
         let public = PUBLIC.contains(&(method.as_str(), path.as_str()));
         assert_eq!(protected, !public, "{method} {path}");
-        assert!(operation["responses"].get("default").is_some(), "{method} {path}: errors");
+        assert!(
+            operation["responses"].get("default").is_some(),
+            "{method} {path}: errors"
+        );
         assert!(operation["summary"].is_string(), "{method} {path}: summary");
     }
     // Every method on every path: taken if and only if the document has it.
     for (_, path) in ROUTES {
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
             let sent = Method::from_bytes(method.as_bytes()).unwrap();
-            let answer = subject
-                .send(request(sent, &filled(path), None, Some("{}")))
-                .await;
+            let answer = subject.send(request(sent, &filled(path), None, Some("{}"))).await;
             if ROUTES.contains(&(method, path)) {
                 assert_ne!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
                 assert_ne!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
@@ -99,7 +106,11 @@ async fn the_document_lists_every_route_and_the_router_has_no_other() {
                 let allow = answer.headers.get(ALLOW).expect("Allow").to_str().unwrap();
                 let mut allowed: Vec<&str> = allow.split(',').filter(|m| *m != "HEAD").collect();
                 allowed.sort_unstable();
-                let mut taken: Vec<&str> = ROUTES.iter().filter(|(_, p)| p == path).map(|(m, _)| *m).collect();
+                let mut taken: Vec<&str> = ROUTES
+                    .iter()
+                    .filter(|(_, p)| p == path)
+                    .map(|(m, _)| *m)
+                    .collect();
                 taken.sort_unstable();
                 assert_eq!(allowed, taken, "{path}");
             }
@@ -110,18 +121,47 @@ async fn the_document_lists_every_route_and_the_router_has_no_other() {
 #[tokio::test]
 async fn what_is_not_there_is_an_error_in_json() {
     let subject = Subject::start().await;
-    for path in ["/", "/v1", "/v2/relays", "/v1/relays/", "/v1/relays/a/b/c", "/v1/%ff"] {
+    for path in [
+        "/",
+        "/v1",
+        "/v2/relays",
+        "/v1/relays/",
+        "/v1/relays/a/b/c",
+        "/v1/%ff",
+    ] {
         let answer = subject.get(path).await;
-        assert_eq!((answer.status, answer.code()), (StatusCode::NOT_FOUND, "NOT_FOUND"), "{path}");
+        assert_eq!(
+            (answer.status, answer.code()),
+            (StatusCode::NOT_FOUND, "NOT_FOUND"),
+            "{path}"
+        );
     }
-    for path in ["/v1/relays/none", "/v1/nodes/none", "/v1/links/none", "/v1/settings/none"] {
+    for path in [
+        "/v1/relays/none",
+        "/v1/nodes/none",
+        "/v1/links/none",
+        "/v1/settings/none",
+    ] {
         let answer = subject.get(path).await;
-        assert_eq!((answer.status, answer.code()), (StatusCode::NOT_FOUND, "NOT_FOUND"), "{path}");
-        assert!(answer.body["error"]["message"].as_str().unwrap().contains("none"), "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.code()),
+            (StatusCode::NOT_FOUND, "NOT_FOUND"),
+            "{path}"
+        );
+        assert!(
+            answer.body["error"]["message"].as_str().unwrap().contains("none"),
+            "{answer:?}"
+        );
     }
     let answer = subject.get("/v1/relays/%ff").await;
-    assert_eq!((answer.status, answer.fields()), (StatusCode::BAD_REQUEST, vec!["path"]));
-    let health = subject.send(request(Method::GET, "/healthz", None, None)).await.ok();
+    assert_eq!(
+        (answer.status, answer.fields()),
+        (StatusCode::BAD_REQUEST, vec!["path"])
+    );
+    let health = subject
+        .send(request(Method::GET, "/healthz", None, None))
+        .await
+        .ok();
     assert_eq!(health["status"], "ok");
 }
 
@@ -132,14 +172,19 @@ async fn every_answer_has_the_security_headers() {
         subject.get("/v1/status").await,
         subject.get("/none").await,
         subject.send(request(Method::GET, "/v1/status", None, None)).await,
-        subject.send(request(Method::PATCH, "/v1/status", None, None)).await,
+        subject
+            .send(request(Method::PATCH, "/v1/status", None, None))
+            .await,
     ] {
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("x-frame-options", "DENY"),
             ("referrer-policy", "no-referrer"),
             ("cache-control", "no-store"),
-            ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+            (
+                "content-security-policy",
+                "default-src 'none'; frame-ancestors 'none'",
+            ),
         ] {
             assert_eq!(answer.headers.get(name).unwrap(), value, "{}", answer.status);
         }
@@ -188,7 +233,11 @@ async fn only_our_own_hosts_are_answered() {
     for (uri, hosts, status) in [
         ("https://control.example:8443/healthz", &[][..], StatusCode::OK),
         ("https://evil.example/healthz", &[], StatusCode::BAD_REQUEST),
-        ("https://control.example/healthz", &["evil.example"], StatusCode::BAD_REQUEST),
+        (
+            "https://control.example/healthz",
+            &["evil.example"],
+            StatusCode::BAD_REQUEST,
+        ),
     ] {
         let answer = subject.send_from(PEER, with_hosts(uri, hosts)).await;
         assert_eq!(answer.status, status, "{uri} {hosts:?}");

@@ -1,3 +1,156 @@
 //! Once over real TLS: the router behind the control plane's own port.
 
-use super::Subject;
+use super::{Subject, request};
+use crate::limit::FAILURES_MAX;
+use axum::body::Body;
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+/// Trusts what the pool's CA signed, whatever its names: the control plane's certificate has an
+/// identity and no host name.
+#[derive(Debug)]
+struct SignedByCa {
+    roots: RootCertStore,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for SignedByCa {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let leaf = ParsedCertificate::try_from(leaf)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&leaf, &self.roots, chain, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not offered".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, leaf, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+async fn connect(subject: &Subject, address: SocketAddr, alpn: &[&str]) -> TlsStream<TcpStream> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(subject.control.ca_pem().as_bytes()).unwrap();
+    roots.add(ca).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(SignedByCa { roots, provider }))
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
+    let tcp = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::from(address.ip());
+    TlsConnector::from(Arc::new(config))
+        .connect(name, tcp)
+        .await
+        .unwrap()
+}
+
+/// One request on a connection of its own.
+async fn exchange(
+    subject: &Subject,
+    address: SocketAddr,
+    alpn: &[&str],
+    path: &str,
+    token: &str,
+) -> Response<Incoming> {
+    let io = TokioIo::new(connect(subject, address, alpn).await);
+    let mut sent = request(Method::GET, path, Some(token), None);
+    let mut tasks = tokio::task::JoinSet::new();
+    let answer = if alpn.contains(&"h2") {
+        // The authority takes the place of the Host header.
+        sent.headers_mut().remove(http::header::HOST);
+        *sent.uri_mut() = format!("https://{address}{path}").parse().unwrap();
+        let (mut sender, driver) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+            .await
+            .unwrap();
+        tasks.spawn(async move { drop(driver.await) });
+        sender.send_request(sent).await.unwrap()
+    } else {
+        let (mut sender, driver) = hyper::client::conn::http1::handshake::<_, Body>(io)
+            .await
+            .unwrap();
+        tasks.spawn(async move { drop(driver.await) });
+        sender.send_request(sent).await.unwrap()
+    };
+    tasks.detach_all();
+    answer
+}
+
+#[tokio::test]
+async fn over_tls_with_both_http_versions() {
+    let subject = Subject::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cancel = CancellationToken::new();
+    let serving = tokio::spawn(fairlead_control::serve(
+        subject.control.clone(),
+        subject.router.clone(),
+        listener,
+        cancel.clone(),
+    ));
+    for alpn in [&[][..], &["http/1.1"], &["h2"]] {
+        let answer = exchange(&subject, address, alpn, "/v1/whoami", &subject.token).await;
+        assert_eq!(answer.status(), StatusCode::OK, "{alpn:?}");
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        let who: crate::json::WhoAmI = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(who.scopes, ["admin:system"]);
+    }
+    // The limit knows the peer's address through the real listener.
+    for _ in 0..FAILURES_MAX {
+        let answer = exchange(&subject, address, &[], "/v1/whoami", "guess").await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    }
+    let answer = exchange(&subject, address, &[], "/v1/whoami", "guess").await;
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    let elsewhere = request(Method::GET, "/v1/whoami", Some(&subject.token), None);
+    assert_eq!(subject.send(elsewhere).await.status, StatusCode::OK);
+
+    cancel.cancel();
+    serving.await.unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}

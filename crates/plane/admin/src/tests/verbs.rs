@@ -25,7 +25,10 @@ async fn members_are_added_listed_and_shown() {
     let answer = subject.post("/v1/relays", body).await;
     assert_eq!(answer.status, StatusCode::CREATED);
     let issued = answer.ok();
-    let (command, token) = (issued["install_command"].as_str().unwrap(), issued["token"].as_str().unwrap());
+    let (command, token) = (
+        issued["install_command"].as_str().unwrap(),
+        issued["token"].as_str().unwrap(),
+    );
     assert!(command.contains(&subject.control.ca_pin()), "{command}");
     assert!(!command.contains(token), "the token travels by standard input");
     assert!(token.len() >= 43, "256 bits");
@@ -37,7 +40,10 @@ async fn members_are_added_listed_and_shown() {
         let relay = subject.get(&format!("/v1/relays/{which}")).await.ok();
         assert_eq!(relay["address"], "relay.example:9443");
         assert_eq!(relay["failure_domain"], "host=rack-1");
-        assert_eq!((&relay["state"], &relay["capacity"]), (&json!("pending"), &json!(false)));
+        assert_eq!(
+            (&relay["state"], &relay["capacity"]),
+            (&json!("pending"), &json!(false))
+        );
     }
     let again = subject.post("/v1/relays/paris-1/token", json!({})).await;
     assert_eq!(again.status, StatusCode::CREATED);
@@ -49,7 +55,10 @@ async fn members_are_added_listed_and_shown() {
     let node = subject.post("/v1/nodes", json!({"name": "alpha"})).await.ok();
     assert_eq!(node["role"], "node");
     assert_eq!(subject.get("/v1/nodes/alpha").await.ok()["state"], "pending");
-    assert_eq!(subject.post("/v1/nodes/alpha/token", json!({})).await.status, StatusCode::CREATED);
+    assert_eq!(
+        subject.post("/v1/nodes/alpha/token", json!({})).await.status,
+        StatusCode::CREATED
+    );
 }
 
 #[tokio::test]
@@ -58,13 +67,22 @@ async fn links_are_added_shown_and_removed() {
     let answer = subject.post("/v1/links", link("db", "127.0.0.1:15432")).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
     let db = answer.ok();
-    assert_eq!((&db["class"], &db["from"]["name"]), (&json!("database"), &json!("alpha")));
+    assert_eq!(
+        (&db["class"], &db["from"]["name"]),
+        (&json!("database"), &json!("alpha"))
+    );
 
     let taken = subject.post("/v1/links", link("db", "127.0.0.1:15433")).await;
     assert_eq!((taken.status, taken.code()), (StatusCode::CONFLICT, "NAME_TAKEN"));
     let taken = subject.post("/v1/links", link("db2", "127.0.0.1:15432")).await;
-    assert_eq!((taken.status, taken.code()), (StatusCode::CONFLICT, "LISTEN_TAKEN"));
-    assert!(taken.body["error"]["message"].as_str().unwrap().contains("db"), "{taken:?}");
+    assert_eq!(
+        (taken.status, taken.code()),
+        (StatusCode::CONFLICT, "LISTEN_TAKEN")
+    );
+    assert!(
+        taken.body["error"]["message"].as_str().unwrap().contains("db"),
+        "{taken:?}"
+    );
 
     let mut unknown = link("db3", "127.0.0.1:15434");
     unknown["from"] = json!("nobody");
@@ -73,12 +91,21 @@ async fn links_are_added_shown_and_removed() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
     assert_eq!(answer.fields(), ["from", "to"]);
 
-    assert_eq!(subject.get("/v1/links").await.ok()["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        subject.get("/v1/links").await.ok()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     let removed = subject.delete("/v1/links/db").await.ok();
     assert_eq!(removed["id"], db["id"]);
     assert_eq!(subject.delete("/v1/links/db").await.code(), "NOT_FOUND");
     // The name and the address are free again; the route's id is not.
-    let next = subject.post("/v1/links", link("db", "127.0.0.1:15432")).await.ok();
+    let next = subject
+        .post("/v1/links", link("db", "127.0.0.1:15432"))
+        .await
+        .ok();
     assert_ne!(next["route"], db["route"]);
 }
 
@@ -92,7 +119,10 @@ async fn settings_are_read_and_set_within_their_range() {
         }
     }
     let path = "/v1/settings/policy.lease";
-    let set = subject.call(Method::PUT, path, json!({"value": "24h"})).await.ok();
+    let set = subject
+        .call(Method::PUT, path, json!({"value": "24h"}))
+        .await
+        .ok();
     assert_eq!(set["value"], "24h");
     assert_eq!(subject.get(path).await.ok()["value"], "24h");
     // R-POL-01: 1 h to 168 h.
@@ -102,7 +132,9 @@ async fn settings_are_read_and_set_within_their_range() {
         assert_eq!(answer.fields(), ["value"]);
     }
     assert_eq!(subject.get(path).await.ok()["value"], "24h");
-    let answer = subject.call(Method::PUT, "/v1/settings/none", json!({"value": "1"})).await;
+    let answer = subject
+        .call(Method::PUT, "/v1/settings/none", json!({"value": "1"}))
+        .await;
     assert_eq!(answer.code(), "NOT_FOUND");
 }
 
@@ -110,7 +142,10 @@ async fn settings_are_read_and_set_within_their_range() {
 #[tokio::test]
 async fn changes_are_audited_and_paged() {
     let subject = with_nodes().await;
-    subject.post("/v1/links", link("db", "127.0.0.1:15432")).await.ok();
+    subject
+        .post("/v1/links", link("db", "127.0.0.1:15432"))
+        .await
+        .ok();
     subject.delete("/v1/links/db").await.ok();
     let all = subject.get("/v1/audit?limit=1000").await.ok();
     let entries = all["items"].as_array().unwrap();
@@ -120,12 +155,21 @@ async fn changes_are_audited_and_paged() {
         assert_eq!(pair[0]["hash"], pair[1]["previous_hash"]);
     }
     let actions: Vec<&str> = entries.iter().map(|e| e["action"].as_str().unwrap()).collect();
-    assert!(actions.ends_with(&["node.add", "node.add", "link.add", "link.remove"]), "{actions:?}");
+    assert!(
+        actions.ends_with(&["node.add", "node.add", "link.add", "link.remove"]),
+        "{actions:?}"
+    );
     let removed = entries.last().unwrap();
     assert!(removed["before"].as_str().unwrap().contains("15432"), "{removed}");
-    assert!(removed["actor"].as_str().unwrap().starts_with("token "), "{removed}");
+    assert!(
+        removed["actor"].as_str().unwrap().starts_with("token "),
+        "{removed}"
+    );
 
-    let page = subject.get(&format!("/v1/audit?after={}&limit=1", seqs.len() - 1)).await.ok();
+    let page = subject
+        .get(&format!("/v1/audit?after={}&limit=1", seqs.len() - 1))
+        .await
+        .ok();
     assert_eq!(page["items"].as_array().unwrap().len(), 1);
     assert_eq!(page["items"][0]["hash"], removed["hash"]);
     let bad = subject.get("/v1/audit?after=-1&limit=0&colour=red&limit=5").await;
@@ -136,14 +180,26 @@ async fn changes_are_audited_and_paged() {
 #[tokio::test]
 async fn tokens_show_their_secret_once() {
     let subject = Subject::start().await;
-    let made = subject.post("/v1/tokens", json!({"name": "ci", "scopes": ["read"]})).await;
+    let made = subject
+        .post("/v1/tokens", json!({"name": "ci", "scopes": ["read"]}))
+        .await;
     assert_eq!(made.status, StatusCode::CREATED);
     let made = made.ok();
     let listed = subject.get("/v1/tokens").await.ok();
-    let ci = listed["items"].as_array().unwrap().iter().find(|t| t["name"] == "ci").unwrap();
+    let ci = listed["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|t| t["name"] == "ci")
+        .unwrap();
     assert_eq!((&ci["id"], ci.get("secret")), (&made["id"], None));
-    let bad = subject.post("/v1/tokens", json!({"name": "ci2", "scopes": []})).await;
-    assert_eq!((bad.status, bad.fields()), (StatusCode::BAD_REQUEST, vec!["scopes"]));
+    let bad = subject
+        .post("/v1/tokens", json!({"name": "ci2", "scopes": []}))
+        .await;
+    assert_eq!(
+        (bad.status, bad.fields()),
+        (StatusCode::BAD_REQUEST, vec!["scopes"])
+    );
     // Nothing of a secret is in the store's files.
     let secret = made["secret"].as_str().unwrap();
     let store = subject.dir.path().join("control");
@@ -152,7 +208,14 @@ async fn tokens_show_their_secret_once() {
         .arg(store)
         .output()
         .unwrap();
-    assert!(found.stdout.is_empty(), "{}", String::from_utf8_lossy(&found.stdout));
+    assert!(
+        found.stdout.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&found.stdout)
+    );
     let status = subject.get("/v1/status").await.ok();
-    assert_eq!((&status["lab"], &status["ca_pin"]), (&json!(true), &json!(subject.control.ca_pin())));
+    assert_eq!(
+        (&status["lab"], &status["ca_pin"]),
+        (&json!(true), &json!(subject.control.ca_pin()))
+    );
 }
