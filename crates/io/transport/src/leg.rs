@@ -342,6 +342,13 @@ impl LegRecv {
         std::future::poll_fn(|cx| self.poll_read_chunks(cx, chunks)).await
     }
 
+    /// Puts bytes back in front of what is still to be read, for tests that look ahead.
+    #[cfg(test)]
+    pub(crate) fn unread(&mut self, bytes: Bytes) {
+        assert!(self.held.is_empty(), "bytes are held already");
+        self.held = bytes;
+    }
+
     /// Ready when the peer has cut the direction off, whether or not what it sent before was read.
     /// Pending for ever on a direction that ends in another way.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<LegCode> {

@@ -1,0 +1,114 @@
+//! Bounds on peers that have proved nothing.
+
+use super::{Bench, SOON, dialler, listener, node_id, relay_id, soon};
+use crate::{AcceptError, ListenerConfig, ResetKey};
+use fairlead_model::{HostPort, Identity};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UdpSocket;
+
+/// R-GEN-02: whatever is thrown at the port, it goes on serving members.
+#[tokio::test]
+async fn garbage_on_the_port_changes_nothing() {
+    let bench = Bench::new();
+    let to = bench.listener.local_address().unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut rng = fastrand::Rng::with_seed(7);
+    for length in 0..1_500usize {
+        let mut bytes: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
+        // Every other one looks like the head of a QUIC packet of version 1.
+        if length % 2 == 0 && length >= 5 {
+            bytes[..5].copy_from_slice(&[0xc0 | (rng.u8(..) & 0x3f), 0, 0, 0, 1]);
+        }
+        socket.send_to(&bytes, to).await.unwrap();
+    }
+    soon(bench.carriers()).await;
+}
+
+/// F-10: a handshake that does not go on ends at the deadline and gives its place back.
+#[tokio::test]
+async fn stalled_handshakes_end_at_the_deadline() {
+    let bench = Bench::new();
+    let to = bench.listener.local_address().unwrap();
+    // A way that carries the client's packets and none back.
+    let one_way = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address: HostPort = one_way.local_addr().unwrap().into();
+    let out = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let forward = async {
+        let mut packet = [0; 2048];
+        loop {
+            let (length, _) = one_way.recv_from(&mut packet).await.unwrap();
+            out.send_to(&packet[..length], to).await.unwrap();
+        }
+    };
+    let begun = Instant::now();
+    let arriving = async {
+        let arriving = bench.listener.accept().await.unwrap();
+        assert_eq!(bench.listener.stats().pending, 1);
+        arriving.finish().await
+    };
+    let error = soon(async {
+        tokio::select! {
+            () = forward => unreachable!(),
+            _ = bench.dialler.dial(&address, bench.relay) => {
+                // The dial gives up about when the relay does.
+                bench.listener.accept().await.unwrap().finish().await
+            }
+            taken = arriving => taken,
+        }
+    })
+    .await
+    .unwrap_err();
+    assert!(matches!(error, AcceptError::Deadline), "{error}");
+    assert!(begun.elapsed() >= Duration::from_secs(9) && begun.elapsed() < SOON);
+    assert_eq!(bench.listener.stats().pending, 0);
+    soon(bench.carriers()).await;
+}
+
+/// F-10: one address has a share of the handshakes, must prove itself first, and others get in.
+#[tokio::test]
+async fn one_address_cannot_take_all_handshakes() {
+    let bench = Bench::new();
+    let relay = Identity::Relay(relay_id(5));
+    let mut config = ListenerConfig::new("127.0.0.1:0".parse().unwrap(), ResetKey::from_bytes([1; 32]));
+    config.handshakes_per_address_max = 6;
+    let target = crate::Listener::bind(config, bench.authority.member(relay)).unwrap();
+    let address: HostPort = target.local_address().unwrap().into();
+    let (mut held, mut dials) = (Vec::new(), tokio::task::JoinSet::new());
+    for n in 0..6 {
+        let dialler = dialler(bench.authority.member(Identity::Node(node_id(n))));
+        let address = address.clone();
+        dials.spawn(async move { dialler.dial(&address, relay).await });
+        held.push(soon(target.accept()).await.unwrap());
+    }
+    // The seventh is turned away while the six are under way...
+    let seventh = dialler(bench.authority.member(Identity::Node(node_id(9))));
+    let attempt = tokio::time::timeout(Duration::from_secs(2), async {
+        tokio::join!(seventh.dial(&address, relay), target.accept())
+    });
+    assert!(attempt.await.is_err());
+    let stats = target.stats();
+    assert!(stats.refused > 0 && stats.retried > 0, "{stats:?}");
+    assert_eq!(stats.pending, 6);
+    // ...and let in when they are over.
+    drop(held);
+    let (dialled, taken) = soon(async {
+        tokio::join!(seventh.dial(&address, relay), async {
+            target.accept().await.unwrap().finish().await
+        })
+    })
+    .await;
+    assert!(dialled.is_ok() && taken.is_ok());
+}
+
+/// A taken port is refused with its address.
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let bench = Bench::new();
+    let taken = bench.listener.local_address().unwrap();
+    let config = ListenerConfig::new(taken, ResetKey::from_bytes([1; 32]));
+    let tls = bench.authority.member(Identity::Relay(relay_id(2)));
+    let error = crate::Listener::bind(config, Arc::clone(&tls)).unwrap_err();
+    assert!(error.to_string().contains(&taken.to_string()), "{error}");
+    drop(listener(tls, "127.0.0.1:0"));
+}
