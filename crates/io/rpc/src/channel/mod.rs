@@ -9,6 +9,7 @@ mod dial;
 use fairlead_model::HostPort;
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::AlertDescription;
 use rustls_pki_types::ServerName;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -177,7 +178,10 @@ fn handshake_error(address: &HostPort, source: io::Error) -> ConnectError {
         Some(source @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)) => {
             ConnectError::Identity { address, source }
         }
-        Some(rustls::Error::NoApplicationProtocol) => ConnectError::NotGrpc { address },
+        Some(
+            rustls::Error::NoApplicationProtocol
+            | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol),
+        ) => ConnectError::NotGrpc { address },
         Some(_) | None => ConnectError::Tls { address, source },
     }
 }

@@ -11,6 +11,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tonic::Code;
@@ -78,7 +79,9 @@ fn client_config(ca: &Ca) -> Arc<ClientConfig> {
 struct GrpcServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    tasks: JoinSet<()>,
+    stop: oneshot::Sender<()>,
+    accepts: JoinSet<()>,
+    serves: JoinSet<()>,
 }
 
 impl GrpcServer {
@@ -89,8 +92,8 @@ impl GrpcServer {
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
         let (send, accepted) = tokio::sync::mpsc::channel(4);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
+        let mut accepts = JoinSet::new();
+        accepts.spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
                 if let Ok(tls) = acceptor.accept(tcp).await {
@@ -101,17 +104,30 @@ impl GrpcServer {
             }
         });
         let incoming = tokio_stream::wrappers::ReceiverStream::new(accepted);
-        tasks.spawn(async move {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut serves = JoinSet::new();
+        serves.spawn(async move {
             let _ = Server::builder()
                 .add_routes(Routes::default())
-                .serve_with_incoming(incoming)
+                .serve_with_incoming_shutdown(incoming, async {
+                    let _ = stopped.await;
+                })
                 .await;
         });
         Self {
             address,
             connections,
-            tasks,
+            stop,
+            accepts,
+            serves,
         }
+    }
+
+    /// Closes listener and connections, and waits until they are closed.
+    async fn stop(mut self) {
+        self.accepts.shutdown().await;
+        let _ = self.stop.send(());
+        while self.serves.join_next().await.is_some() {}
     }
 }
 
@@ -150,12 +166,13 @@ async fn a_name_is_tried_at_all_its_addresses() {
 #[tokio::test]
 async fn an_ended_connection_is_not_dialled_again() {
     let ca = Ca::new();
-    let mut server = GrpcServer::start(server_config(&ca, b"h2")).await;
-    let channel = connect_to(server.address, client_config(&ca)).await.unwrap();
+    let server = GrpcServer::start(server_config(&ca, b"h2")).await;
+    let address = server.address;
+    let channel = connect_to(address, client_config(&ca)).await.unwrap();
     assert_eq!(call(channel.clone()).await, Code::Unimplemented);
-    server.tasks.shutdown().await;
+    server.stop().await;
     // The same port, alive again.
-    let listener = TcpListener::bind(server.address).await.unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
     for _ in 0..3 {
         let code = call(channel.clone()).await;
         assert!(matches!(code, Code::Unavailable | Code::Unknown), "{code:?}");

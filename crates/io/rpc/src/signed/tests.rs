@@ -14,6 +14,7 @@ use fairlead_trust::{
     RelaySettings, SigningKey, seal,
 };
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use std::collections::BTreeSet;
 
 fn key() -> SigningKey {
