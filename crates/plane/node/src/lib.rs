@@ -22,6 +22,7 @@ mod identity;
 mod listen;
 mod live;
 mod metrics;
+mod open;
 mod publisher;
 mod relays;
 mod run;

@@ -114,6 +114,7 @@ async fn start_and_wait(config: NodeConfig, cancel: CancellationToken) -> Result
         process_boot: rng::new_id(),
         software: config.version,
         session_numbers: AtomicU32::new(0),
+        streams: streams.clone(),
     });
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
