@@ -206,14 +206,21 @@ mod tests {
         });
         assert!(found.is_none());
         assert!(started.elapsed() < WAIT);
-        assert!(table.begin(node(1), association(1)).is_some(), "the place is free again");
+        assert!(
+            table.begin(node(1), association(1)).is_some(),
+            "the place is free again"
+        );
     }
 
     #[test]
     fn one_consumer_cannot_fill_the_table() {
         let table = AcceptedAssociations::default();
         let slots: Vec<_> = (0..PER_CONSUMER_MAX)
-            .map(|n| table.begin(node(1), association(u8::try_from(n).unwrap())).unwrap())
+            .map(|n| {
+                table
+                    .begin(node(1), association(u8::try_from(n).unwrap()))
+                    .unwrap()
+            })
             .collect();
         assert!(table.begin(node(1), association(0xee)).is_none());
         assert!(table.begin(node(2), association(0xee)).is_some());

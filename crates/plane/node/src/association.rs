@@ -209,10 +209,7 @@ impl Associations {
                 }
             }
             Err(error) => {
-                self.metrics
-                    .associations_failed
-                    .get_or_create(&role.into())
-                    .inc();
+                self.metrics.associations_failed.get_or_create(&role.into()).inc();
                 let error = fairlead_telemetry::chain(&**error);
                 tracing::info!(%publisher, error, "association not made");
             }

@@ -51,7 +51,9 @@ impl Consumer {
         consumption: Arc<Consumption>,
         held: OwnedSemaphorePermit,
     ) {
-        let Ok(socket) = EndSocket::tcp(socket) else { return };
+        let Ok(socket) = EndSocket::tcp(socket) else {
+            return;
+        };
         self.metrics.connections_held.inc();
         let held = Held {
             metrics: self.metrics.clone(),

@@ -84,7 +84,7 @@ enum ControlEnd {
 /// Keeps the session until `cancel`.
 pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken) {
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
-    let mut log = RateLimitedLog::new(LOG_EVERY);
+    let log = RateLimitedLog::new(LOG_EVERY);
     loop {
         let mut established = false;
         let end = tokio::select! {
@@ -96,7 +96,11 @@ pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken
             backoff.reset();
             tracing::info!(reason = chain(&end), "control session ended");
         } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
-            tracing::warn!(reason = chain(&end), suppressed, "no session with the control plane; trying again");
+            tracing::warn!(
+                reason = chain(&end),
+                suppressed,
+                "no session with the control plane; trying again"
+            );
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next(rng::jitter)) => {}
@@ -152,7 +156,10 @@ impl ControlSession {
     /// Waits until a status is due. Cancel safe: a change that was noticed is reported at the
     /// latest with the next periodic status.
     async fn status_due(&self) {
-        if tokio::time::timeout(STATUS_EVERY, self.changed.notified()).await.is_ok() {
+        if tokio::time::timeout(STATUS_EVERY, self.changed.notified())
+            .await
+            .is_ok()
+        {
             tokio::time::sleep(STATUS_GATHER).await;
         }
     }
@@ -168,7 +175,10 @@ impl ControlSession {
                 let refused = match result {
                     Ok(new) => {
                         if new {
-                            tracing::info!(revision = self.metrics.policy_revision.get(), "node policy in force");
+                            tracing::info!(
+                                revision = self.metrics.policy_revision.get(),
+                                "node policy in force"
+                            );
                         }
                         String::new()
                     }
@@ -211,7 +221,9 @@ impl ControlSession {
                     .policy_revision
                     .set(i64::try_from(policy.revision.0).unwrap_or(i64::MAX));
             }
-            metrics.grants.set(i64::try_from(view.grant_count()).unwrap_or(i64::MAX));
+            metrics
+                .grants
+                .set(i64::try_from(view.grant_count()).unwrap_or(i64::MAX));
             result
         };
         // The work does not panic; if the runtime is going down, nothing was offered.
@@ -266,15 +278,19 @@ impl ControlSession {
 
     fn status(&self) -> pb::NodeStatus {
         let (epoch, revision) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).head();
-        let relays = self.relays.reach().into_iter().map(|(relay, reach)| pb::RelayReach {
-            relay_id: id_bytes(relay.to_bytes()),
-            connected: reach.connected,
-            rtt_us: reach
-                .rtt
-                .map_or(0, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1)),
-            error: reach.error,
-            registered_endpoint_ids: reach.registered.iter().map(|e| id_bytes(e.to_bytes())).collect(),
-        });
+        let relays = self
+            .relays
+            .reach()
+            .into_iter()
+            .map(|(relay, reach)| pb::RelayReach {
+                relay_id: id_bytes(relay.to_bytes()),
+                connected: reach.connected,
+                rtt_us: reach
+                    .rtt
+                    .map_or(0, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1)),
+                error: reach.error,
+                registered_endpoint_ids: reach.registered.iter().map(|e| id_bytes(e.to_bytes())).collect(),
+            });
         let listeners = self
             .listeners
             .states()

@@ -94,7 +94,10 @@ pub(crate) enum RenewError {
 
 impl IdentityKeeper {
     /// Reads the folder's identity. Blocking. Also gives the keys that sign policy.
-    pub(crate) fn load(folder: MemberFolder, config: &MemberConfig) -> Result<(Self, Keyring), IdentityFault> {
+    pub(crate) fn load(
+        folder: MemberFolder,
+        config: &MemberConfig,
+    ) -> Result<(Self, Keyring), IdentityFault> {
         let (key, chain, roots) = (folder.key()?, folder.cert_chain_pem()?, folder.ca_pem()?);
         let material = TlsMaterial {
             chain_pem: &chain,

@@ -157,7 +157,7 @@ struct Listener {
 
 impl Listener {
     async fn run(mut self, cancel: CancellationToken) {
-        let mut log = RateLimitedLog::new(LOG_EVERY);
+        let log = RateLimitedLog::new(LOG_EVERY);
         loop {
             let route = self.consumption.borrow_and_update().route;
             match bind(self.address) {
@@ -187,7 +187,7 @@ impl Listener {
 
     /// Accepts until the listener's consumption is gone.
     async fn accept_all(&mut self, listener: &TcpListener) {
-        let mut log = RateLimitedLog::new(LOG_EVERY);
+        let log = RateLimitedLog::new(LOG_EVERY);
         loop {
             let Ok(permit) = self.held.clone().acquire_owned().await else {
                 return;
@@ -256,10 +256,7 @@ mod tests {
                 Some((v4, v6))
             })
             .unwrap();
-        assert_eq!(
-            v4.local_addr().unwrap().port(),
-            v6.local_addr().unwrap().port()
-        );
+        assert_eq!(v4.local_addr().unwrap().port(), v6.local_addr().unwrap().port());
         let error = bind(ListenAddress(v4.local_addr().unwrap())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }

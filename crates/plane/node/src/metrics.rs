@@ -108,7 +108,11 @@ impl NodeMetrics {
 
     fn register(&self, registry: &Metrics) {
         let m = self.clone();
-        registry.register("streams_live", "Streams whose two sockets are joined", m.streams_live);
+        registry.register(
+            "streams_live",
+            "Streams whose two sockets are joined",
+            m.streams_live,
+        );
         registry.register("streams_opened", "Streams opened", m.streams_opened);
         registry.register(
             "streams_refused",
@@ -135,7 +139,11 @@ impl NodeMetrics {
             "Pauses of a listener because this host ran out of descriptors or memory",
             m.accept_paused,
         );
-        registry.register("hop_connected", "Whether the relay's hop session is up", m.hop_connected);
+        registry.register(
+            "hop_connected",
+            "Whether the relay's hop session is up",
+            m.hop_connected,
+        );
         registry.register("hop_sessions", "Hop sessions established", m.hop_sessions);
         registry.register("hop_rtt_microseconds", "Round trip to the relay", m.hop_rtt_us);
         registry.register("associations", "Associations made", m.associations);
@@ -149,7 +157,11 @@ impl NodeMetrics {
             "Whether the session with the control plane is up",
             m.control_connected,
         );
-        registry.register("policy_revision", "Revision of the node policy in force", m.policy_revision);
+        registry.register(
+            "policy_revision",
+            "Revision of the node policy in force",
+            m.policy_revision,
+        );
         registry.register("grants", "Verified grants held", m.grants);
     }
 

@@ -175,7 +175,7 @@ impl<'a> Opening<'a> {
     fn grant(&self) -> Option<Bytes> {
         let view = self.consumer.view.borrow().clone();
         let grant = view.grant(self.consumption.route)?;
-        let ended = self.consumer.clock.wall() > grant.not_after.plus(fairlead_trust::CLOCK_SKEW_MAX);
+        let ended = self.consumer.clock.wall() > grant.not_after.plus(fairlead_trust::grant::CLOCK_SKEW_MAX);
         (!ended).then(|| grant.envelope().clone())
     }
 

@@ -43,7 +43,12 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// Serves one leg to its end. `pending` is given back once the leg's consumer is known.
-    pub(crate) async fn incoming(self: Arc<Self>, mut leg: Leg, relay: RelayId, pending: OwnedSemaphorePermit) {
+    pub(crate) async fn incoming(
+        self: Arc<Self>,
+        mut leg: Leg,
+        relay: RelayId,
+        pending: OwnedSemaphorePermit,
+    ) {
         match tokio::time::timeout(INCOMING_WAIT_MAX, leg.recv.read_frame()).await {
             Ok(Ok(Some(Frame::Incoming(incoming)))) => match incoming.kind {
                 LegKind::Pair => self.pair(leg, incoming, pending).await,
@@ -74,7 +79,11 @@ impl Publisher {
         if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
             return;
         }
-        let failed = self.metrics.associations_failed.get_or_create(&role.into()).clone();
+        let failed = self
+            .metrics
+            .associations_failed
+            .get_or_create(&role.into())
+            .clone();
         match pair::accept(leg, &self.tls, self.boot).await {
             Ok(accepted) if accepted.peer == consumer && accepted.association == incoming.association => {
                 let peer_boot = accepted.peer_boot;
@@ -193,7 +202,7 @@ impl Publisher {
     ) -> Gate {
         let mut pending = Some(pending);
         Box::new(move |grant, first| {
-            pending = None;
+            drop(pending.take());
             let verdict = if first {
                 self.judge(&association, incoming.route, incoming.stream, grant)
             } else {

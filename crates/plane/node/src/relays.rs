@@ -116,7 +116,9 @@ impl Relays {
     /// Notes something about a relay; what is only a new measurement wakes nobody.
     pub(crate) fn update(&self, relay: RelayId, change: impl FnOnce(&mut Reach)) {
         let mut table = self.lock();
-        let Some(reach) = table.get_mut(&relay) else { return };
+        let Some(reach) = table.get_mut(&relay) else {
+            return;
+        };
         let mut before = reach.clone();
         change(reach);
         before.rtt = reach.rtt;
@@ -128,7 +130,10 @@ impl Relays {
     /// What is known of each relay.
     pub(crate) fn reach(&self) -> Vec<(RelayId, Reach)> {
         let table = self.lock();
-        table.iter().map(|(relay, reach)| (*relay, reach.clone())).collect()
+        table
+            .iter()
+            .map(|(relay, reach)| (*relay, reach.clone()))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<RelayId, Reach>> {

@@ -6,12 +6,10 @@ use crate::metrics::{NodeMetrics, RelayLabel};
 use crate::publisher::Publisher;
 use crate::relays::{Relays, Session};
 use crate::view::{View, ViewReceiver};
-use fairlead_host::{Clock, rng};
 use fairlead_hop::frame::Frame;
 use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SessionFault};
-use fairlead_model::{
-    BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId,
-};
+use fairlead_host::{Clock, rng};
+use fairlead_model::{BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId};
 use fairlead_telemetry::{RateLimitedLog, chain};
 use fairlead_transport::{Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Leg};
 use fairlead_trust::NodeRelay;
@@ -96,7 +94,11 @@ impl SessionEnd {
 }
 
 /// Follows the policy's relays until `cancel`.
-pub(crate) async fn keep_all(context: Arc<SessionContext>, mut view: ViewReceiver, cancel: CancellationToken) {
+pub(crate) async fn keep_all(
+    context: Arc<SessionContext>,
+    mut view: ViewReceiver,
+    cancel: CancellationToken,
+) {
     let tasks = TaskTracker::new();
     let mut kept: BTreeMap<RelayId, (watch::Sender<NodeRelay>, CancellationToken)> = BTreeMap::new();
     loop {
@@ -144,7 +146,7 @@ async fn keep(
     cancel: CancellationToken,
 ) {
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
-    let mut log = RateLimitedLog::new(LOG_EVERY);
+    let log = RateLimitedLog::new(LOG_EVERY);
     loop {
         let target = relay.borrow_and_update().clone();
         let number = context.session_numbers.fetch_add(1, Ordering::Relaxed);
@@ -180,9 +182,7 @@ async fn one_session(
     cancel: &CancellationToken,
     established: &mut bool,
 ) -> SessionEnd {
-    let dial = context
-        .dialler
-        .dial(&relay.address, Identity::Relay(relay.relay));
+    let dial = context.dialler.dial(&relay.address, Identity::Relay(relay.relay));
     let dialled = tokio::select! {
         dialled = dial => dialled,
         () = cancel.cancelled() => return SessionEnd::Stopping,
@@ -274,7 +274,10 @@ impl Control<'_> {
                 return Ok(SessionEnd::Stopping);
             }
             let now = self.context.clock.mono();
-            let wake = self.machine.poll_timeout().map(|at| Instant::now() + at.since(now));
+            let wake = self
+                .machine
+                .poll_timeout()
+                .map(|at| Instant::now() + at.since(now));
             tokio::select! {
                 frame = self.leg.recv.read_frame() => self.take(frame)?,
                 () = sleep_until(wake) => {

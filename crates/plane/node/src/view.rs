@@ -236,7 +236,9 @@ impl ViewKeeper {
                 Ok(grant) if grant.consumer == self.node => {
                     grants.insert(grant.route, grant);
                 }
-                Ok(grant) => tracing::warn!(consumer = %grant.consumer, "a grant for another node is ignored"),
+                Ok(grant) => {
+                    tracing::warn!(consumer = %grant.consumer, "a grant for another node is ignored")
+                }
                 Err(error) => tracing::debug!(
                     error = fairlead_telemetry::chain(&error),
                     "a grant is not verifiable under this policy"

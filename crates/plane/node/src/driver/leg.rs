@@ -38,7 +38,7 @@ pub(crate) enum LegEnd {
 
 impl LegIo {
     /// Takes over a leg on which raw bytes go both ways.
-    pub(crate) const fn new(leg: Leg, epoch: LegEpoch) -> Self {
+    pub(crate) fn new(leg: Leg, epoch: LegEpoch) -> Self {
         Self {
             epoch,
             send: leg.send,
@@ -105,7 +105,12 @@ impl LegIo {
 
     /// Takes the machine's last words and closes the leg in order: everything is written, then
     /// FIN, then the far side's FIN is awaited. Ready when nothing is left to do.
-    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>, stream: &mut Stream, now: MonoTime) -> Poll<()> {
+    pub(crate) fn poll_close(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        now: MonoTime,
+    ) -> Poll<()> {
         while !self.finished {
             if !self.fill(stream, now) {
                 self.send.finish();
