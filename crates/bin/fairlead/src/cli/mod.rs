@@ -1,0 +1,60 @@
+//! The command line. Values are taken as text here and checked in [`crate::settings`] and beside
+//! each verb, so that all faults of a command are listed together.
+
+pub mod daemon;
+pub mod pool;
+pub mod verbs;
+
+use clap::{Parser, Subcommand};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fairlead",
+    version,
+    about = "A pool of relays that carries private TCP traffic between hosts which only connect outwards",
+    long_about = "Fairlead carries private TCP traffic (databases, APIs, storage) between hosts that can only \
+                  connect outwards, through a pool of relays that cannot read it.\n\n\
+                  New here? `fairlead up --demo` runs a whole pool on this machine, with a demo service.\n\n\
+                  Words: a relay joins tunnels; a node is a host that publishes or consumes a service; a \
+                  link is your wish that one node reaches a service of another; the control plane decides \
+                  and signs.",
+    after_long_help = crate::exit::Exit::help(),
+    subcommand_required = true,
+    arg_required_else_help = true,
+    propagate_version = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole pool on this machine: control plane, relays, two nodes, a demo service
+    Up(pool::Up),
+    /// Run one daemon: control, supervisor, worker or node
+    #[command(subcommand)]
+    Run(daemon::Run),
+    /// Join this host to a pool as a relay or a node, with a one-shot token
+    #[command(subcommand)]
+    Enrol(daemon::Enrol),
+    /// Relays of the pool: add, ls, show
+    Relay(verbs::Relay),
+    /// Nodes: add, ls, show
+    Node(verbs::Node),
+    /// Links from a consumer's node to a publisher's service: add, ls, show, rm
+    Link(verbs::Link),
+    /// The audit log: who changed what
+    Audit(verbs::Audit),
+    /// Settings of the installation: ls, get, set
+    Settings(verbs::Settings),
+    /// Admin tokens: add, ls, rm
+    Token(verbs::Token),
+    /// Store the control plane's address, CA and your token as this user's profile
+    Login(verbs::Login),
+    /// The state of the installation in a few lines
+    Status(verbs::Status),
+}

@@ -1,0 +1,45 @@
+//! Command line of `up`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// `up`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Runs a whole pool on this machine as real processes that enrol in the ordinary way: the \
+                  control plane, the local relay, N more relays, and two nodes, alpha (consumers' side) and \
+                  beta (publishers' side). Stays in the foreground; Ctrl-C stops everything. Daemons that die \
+                  are started again. State stays in DIR: the next `up` there goes on with it.",
+    after_long_help = "Examples:\n  \
+        fairlead up --demo\n  \
+        fairlead up --link db=127.0.0.1:15432,to=127.0.0.1:5432,class=database\n  \
+        fairlead up --link api=[::1]:18080,to=[::1]:8080 --link pg=127.0.0.1:15433,to=unix:/run/postgresql/.s.PGSQL.5432\n\n\
+        When all is ready, DIR/pool.json describes the pool: processes, addresses, metrics, links. \
+        The logs are in DIR/logs."
+)]
+pub struct Up {
+    /// Folder of the pool's state [default: fairlead/pool in $XDG_STATE_HOME or ~/.local/state, or
+    /// ./.fairlead/pool without a home]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Relays besides the local one, 0 to 16
+    #[arg(long, value_name = "N", default_value = "2")]
+    pub relays: String,
+    /// `fixed`: the control plane takes 127.0.0.1:8443, relays 127.0.0.1, 127.0.0.2, ... port 9443.
+    /// `auto`: free ports. A folder keeps the ports of its first run
+    #[arg(long, value_name = "fixed|auto", default_value = "fixed")]
+    pub ports: String,
+    /// A link to publish, repeatable. LISTEN: IP:PORT or [v6]:PORT on alpha. TARGET: HOST:PORT,
+    /// [v6]:PORT or unix:/PATH, dialled by beta. CLASS: standard, database or storage
+    #[arg(long = "link", value_name = "NAME=LISTEN,to=TARGET[,class=CLASS]")]
+    pub links: Vec<String>,
+    /// Keep a verified byte stream running through a built-in echo service, and show it
+    #[arg(long)]
+    pub demo: bool,
+    /// Log format of the daemons: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: String,
+    /// Store engine of the control plane: redb or sled
+    #[arg(long, value_name = "ENGINE", default_value = "redb")]
+    pub store: String,
+}

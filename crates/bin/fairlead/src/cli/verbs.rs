@@ -1,0 +1,211 @@
+//! Command line of the admin's verbs.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// How to reach the control plane, and how to print.
+#[derive(Debug, Args, Clone, Default)]
+pub struct Connection {
+    /// The control plane's address; port 8443 if none is given
+    #[arg(long, global = true, value_name = "HOST[:PORT]", env = "FAIRLEAD_CONTROL", help_heading = "Connection")]
+    pub control: Option<String>,
+    /// PEM file of the installation's CA
+    #[arg(long, global = true, value_name = "FILE", env = "FAIRLEAD_CA_FILE", help_heading = "Connection")]
+    pub ca_file: Option<PathBuf>,
+    /// File that holds an admin token
+    #[arg(long, global = true, value_name = "FILE", env = "FAIRLEAD_TOKEN_FILE", help_heading = "Connection")]
+    pub token_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "Output")]
+    pub json: bool,
+}
+
+macro_rules! groups {
+    ($($(#[$doc:meta])* $name:ident, $verbs:ty;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Args)]
+        pub struct $name {
+            /// The verb.
+            #[command(subcommand)]
+            pub verb: $verbs,
+            /// How to reach the control plane.
+            #[command(flatten)]
+            pub connection: Connection,
+        }
+    )*};
+}
+
+groups! {
+    /// `relay`.
+    Relay, RelayVerb;
+    /// `node`.
+    Node, NodeVerb;
+    /// `link`.
+    Link, LinkVerb;
+    /// `audit`.
+    Audit, AuditVerb;
+    /// `settings`.
+    Settings, SettingsVerb;
+    /// `token`.
+    Token, TokenVerb;
+}
+
+/// Verbs of `relay`.
+#[derive(Debug, Subcommand)]
+pub enum RelayVerb {
+    /// Add a relay to the pool; prints the one-shot command to run on its host
+    Add {
+        /// Display name, e.g. paris-1
+        name: String,
+        /// Address at which nodes reach the relay; port 9443 if none is given
+        #[arg(long, value_name = "HOST[:PORT]")]
+        address: String,
+        /// What fails together: a host label such as rack-1, or labels
+        /// host=h1,power=p1,firewall=f1,route=r1
+        #[arg(long, value_name = "LABELS")]
+        failure_domain: String,
+        /// The relay on the control plane's own host
+        #[arg(long)]
+        local: bool,
+    },
+    /// List relays
+    Ls,
+    /// Show one relay
+    Show {
+        /// Name or id
+        relay: String,
+    },
+}
+
+/// Verbs of `node`.
+#[derive(Debug, Subcommand)]
+pub enum NodeVerb {
+    /// Add a node; prints the one-shot command to run on its host
+    Add {
+        /// Display name, e.g. db-host
+        name: String,
+    },
+    /// List nodes
+    Ls,
+    /// Show one node
+    Show {
+        /// Name or id
+        node: String,
+    },
+}
+
+/// Verbs of `link`.
+#[derive(Debug, Subcommand)]
+pub enum LinkVerb {
+    /// Let a consumer's node reach a service of a publisher's node
+    #[command(after_help = "Example:\n  fairlead link add db --from alpha --to beta --target 127.0.0.1:5432 \
+                            --listen 127.0.0.1:15432 --class database")]
+    Add {
+        /// Display name, e.g. db
+        name: String,
+        /// The consumer's node: its applications connect to --listen
+        #[arg(long, value_name = "NODE")]
+        from: String,
+        /// The publisher's node: it dials --target
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        /// The service, as the publisher's node reaches it
+        #[arg(long, value_name = "HOST:PORT|[v6]:PORT|unix:/PATH")]
+        target: String,
+        /// Where the consumer's node listens
+        #[arg(long, value_name = "IP:PORT|[v6]:PORT")]
+        listen: String,
+        /// What it carries: standard, database or storage
+        #[arg(long, value_name = "CLASS", default_value = "standard")]
+        class: String,
+    },
+    /// List links
+    Ls,
+    /// Show one link
+    Show {
+        /// Name or id
+        link: String,
+    },
+    /// Remove a link; its tunnels are closed
+    Rm {
+        /// Name or id
+        link: String,
+    },
+}
+
+/// Verbs of `audit`.
+#[derive(Debug, Subcommand)]
+pub enum AuditVerb {
+    /// List entries, oldest first
+    Ls {
+        /// Only entries after this number
+        #[arg(long, value_name = "N", default_value = "0")]
+        after: String,
+        /// At most this many, 1 to 1000
+        #[arg(long, value_name = "N", default_value = "100")]
+        limit: String,
+    },
+}
+
+/// Verbs of `settings`.
+#[derive(Debug, Subcommand)]
+pub enum SettingsVerb {
+    /// List settings with their values, defaults and ranges
+    Ls,
+    /// Show one setting
+    Get {
+        /// E.g. policy.lease
+        key: String,
+    },
+    /// Change one setting
+    Set {
+        /// E.g. policy.lease
+        key: String,
+        /// E.g. 72h
+        value: String,
+    },
+}
+
+/// Verbs of `token`.
+#[derive(Debug, Subcommand)]
+pub enum TokenVerb {
+    /// Make an admin token; it is printed once, on standard output
+    Add {
+        /// What it is for
+        name: String,
+        /// What it may do: read or admin:system
+        #[arg(long, value_name = "SCOPE", default_value = "read")]
+        scope: Vec<String>,
+    },
+    /// List tokens, without their secrets
+    Ls,
+    /// Revoke a token
+    Rm {
+        /// Name or id
+        token: String,
+    },
+}
+
+/// `login`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Checks the control plane's certificate and your token, then stores address, CA and token in \
+                  your settings folder (fairlead/ in $XDG_CONFIG_HOME or ~/.config), readable by you only. \
+                  The CA comes from --ca-file, or is fetched and checked against --ca-pin."
+)]
+pub struct Login {
+    /// How to reach the control plane; `--token-file -` or none reads the token from standard input.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// The CA's pin, where there is no CA file
+    #[arg(long, value_name = "sha256:HEX")]
+    pub ca_pin: Option<String>,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// How to reach the control plane.
+    #[command(flatten)]
+    pub connection: Connection,
+}
