@@ -1,0 +1,88 @@
+//! The `fairlead` binary's insides: flags and settings, wiring of the daemons, exit codes, the
+//! admin's verbs, enrolment, and `up`, a whole pool on one machine.
+//!
+//! Nothing here decides anything about traffic or trust: the planes do. This crate reads what
+//! people wrote, reports every fault of it at once, starts what was asked for and says in words
+//! how it went.
+
+pub mod cli;
+mod enrol;
+pub mod exit;
+pub mod faults;
+mod ports;
+mod profile;
+mod rest;
+mod run;
+pub mod settings;
+mod table;
+pub mod tie;
+mod tls;
+mod up;
+mod verbs;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use exit::{Exit, Failure};
+use fairlead_telemetry::{LogFormat, chain};
+use std::process::ExitCode;
+
+/// Environment variable with the log filter: `info`, `fairlead_node=debug`.
+const LOG_VARIABLE: &str = "FAIRLEAD_LOG";
+
+/// Runs the command line; the binary's `main`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; clap's own code for the rest is 2.
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let _ = error.print();
+            return exit.into();
+        }
+    };
+    // A second installation cannot happen: this is the process's first act with TLS.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    match dispatch(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("fairlead: {}", chain(failure.as_error()));
+            failure.exit().into()
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Run(daemon) => run::run(&daemon).map(|()| Exit::Done),
+        Command::Up(flags) => short(up::run(&flags)),
+        Command::Enrol(flags) => short(enrol::run(&flags)),
+        Command::Relay(group) => short(verbs::relay(&group)),
+        Command::Node(group) => short(verbs::node(&group)),
+        Command::Link(group) => short(verbs::link(&group)),
+        Command::Audit(group) => short(verbs::audit(&group)),
+        Command::Settings(group) => short(verbs::settings(&group)),
+        Command::Token(group) => short(verbs::token(&group)),
+        Command::Login(flags) => short(profile::login(&flags)),
+        Command::Status(flags) => short(verbs::status(&flags)),
+    }
+}
+
+/// Runs a command on one thread; it logs warnings only.
+fn short(command: impl Future<Output = Result<(), Failure>>) -> Result<Exit, Failure> {
+    init_log(LogFormat::Text, "warn");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(run::RunError::Runtime)?;
+    runtime.block_on(command).map(|()| Exit::Done)
+}
+
+/// Starts logging to standard error.
+fn init_log(format: LogFormat, default: &str) {
+    let filter = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| default.to_owned());
+    if let Err(error) = fairlead_telemetry::init(format, Some(&filter)) {
+        eprintln!("fairlead: {LOG_VARIABLE} is ignored: {}", chain(&error));
+        let _ = fairlead_telemetry::init(format, Some(default));
+    }
+}

@@ -1,0 +1,227 @@
+//! Starts one daemon: checked settings, logging, signals, then the plane's own loop.
+
+use crate::cli::daemon::Run;
+use crate::exit::{Exit, Failing, Failure};
+use crate::ports::{self, PortError, Protocol};
+use crate::settings::{Common, ControlSettings, NodeSettings, SupervisorSettings, WorkerSettings};
+use fairlead_control::{Control, ControlFolder};
+use fairlead_host::member::{self, RuntimeInfo};
+use fairlead_host::{Shutdown, SystemClock};
+use fairlead_supervisor::{SupervisorConfig, WorkerCommand};
+use fairlead_telemetry::{Health, Metrics};
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long a daemon may take to stop before it is ended from within: longer than a worker's
+/// grace under its supervisor (8 s), shorter than systemd's 90 s.
+const STOP_GRACE: Duration = Duration::from_secs(20);
+
+/// Why a daemon could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error("the async runtime cannot be built")]
+    Runtime(#[source] io::Error),
+    #[error("signals cannot be watched")]
+    Signals(#[source] io::Error),
+    #[error("the program's own path is unknown")]
+    Program(#[source] io::Error),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("metrics cannot be served on {address}")]
+    Metrics {
+        address: SocketAddr,
+        #[source]
+        error: fairlead_telemetry::ServeError,
+    },
+    #[error("the runtime file cannot be written")]
+    RuntimeFile(#[source] member::MemberError),
+    #[error("the control plane cannot start")]
+    ControlOpen(#[source] fairlead_control::OpenError),
+    #[error("the control plane ended")]
+    Control(#[source] fairlead_control::ServeError),
+    #[error("the supervisor cannot start")]
+    Supervisor(#[source] fairlead_supervisor::SupervisorError),
+    #[error("the worker ended")]
+    Worker(#[source] fairlead_worker::WorkerError),
+    #[error("the node daemon cannot start")]
+    Node(#[source] fairlead_node::NodeError),
+    #[error("the daemon did not stop within {} s and was ended", STOP_GRACE.as_secs())]
+    StopTimeout,
+}
+
+impl Failing for RunError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Port(PortError::Taken { .. }) => Exit::Refused,
+            Self::Runtime(_)
+            | Self::Signals(_)
+            | Self::Program(_)
+            | Self::Port(PortError::Io { .. })
+            | Self::Metrics { .. }
+            | Self::RuntimeFile(_)
+            | Self::ControlOpen(_)
+            | Self::Control(_)
+            | Self::Supervisor(_)
+            | Self::Worker(_)
+            | Self::Node(_)
+            | Self::StopTimeout => Exit::Failed,
+        }
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
+    match daemon {
+        Run::Control(flags) => {
+            let settings = ControlSettings::check(flags)?;
+            let common = settings.common.clone();
+            block_on(&common, |cancel| control(settings, cancel))?;
+        }
+        Run::Supervisor(flags) => {
+            let settings = SupervisorSettings::check(flags)?;
+            let config = supervisor_config(&settings)?;
+            block_on(&settings.common, |cancel| async {
+                fairlead_supervisor::run(config, cancel)
+                    .await
+                    .map_err(RunError::Supervisor)
+            })?;
+        }
+        Run::Worker(flags) => {
+            let settings = WorkerSettings::check(flags)?;
+            let config = fairlead_worker::WorkerConfig {
+                dir: settings.common.dir.clone(),
+                listen: settings.listen,
+                metrics: settings.common.metrics,
+                version: VERSION,
+            };
+            block_on(&settings.common, |cancel| async {
+                fairlead_worker::run(config, cancel).await.map_err(RunError::Worker)
+            })?;
+        }
+        Run::Node(flags) => {
+            let settings = NodeSettings::check(flags)?;
+            let config = fairlead_node::NodeConfig {
+                dir: settings.common.dir.clone(),
+                metrics: settings.common.metrics,
+                version: VERSION,
+            };
+            block_on(&settings.common, |cancel| async {
+                fairlead_node::run(config, cancel).await.map_err(RunError::Node)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs `daemon` with a token that signals and the tie cancel.
+fn block_on<F>(common: &Common, daemon: impl FnOnce(CancellationToken) -> F) -> Result<(), RunError>
+where
+    F: Future<Output = Result<(), RunError>>,
+{
+    crate::init_log(common.log_format, "info");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)?;
+    let result = runtime.block_on(async {
+        let shutdown = Shutdown::install().map_err(RunError::Signals)?;
+        let cancel = shutdown.token();
+        let mut tasks = JoinSet::new();
+        if let Some(tie) = common.tie {
+            let cancel = cancel.clone();
+            tasks.spawn(async move {
+                tie.ended().await;
+                tracing::info!("the process this daemon is tied to has ended: stopping");
+                cancel.cancel();
+            });
+        }
+        let overdue = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(STOP_GRACE).await;
+        };
+        // Boxed: the daemons' futures are large, and this thread's stack holds them all.
+        let daemon = Box::pin(daemon(cancel.clone()));
+        tokio::select! {
+            result = daemon => result,
+            () = overdue => Err(RunError::StopTimeout),
+        }
+    });
+    // A blocking task that hangs (a name lookup, say) must not hold the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+async fn control(settings: ControlSettings, cancel: CancellationToken) -> Result<(), RunError> {
+    let listener = tokio::net::TcpListener::bind(settings.listen)
+        .await
+        .map_err(|e| ports::explain(settings.listen, Protocol::Tcp, e))?;
+    let metrics = Metrics::new("control");
+    let served = match settings.common.metrics {
+        Some(address) => Some(
+            fairlead_telemetry::serve(
+                address,
+                metrics.clone(),
+                Arc::new(|| Health::Ready),
+                cancel.clone(),
+            )
+            .await
+            .map_err(|error| RunError::Metrics { address, error })?,
+        ),
+        None => None,
+    };
+    let config = fairlead_control::ControlSettings {
+        dir: settings.common.dir.clone(),
+        advertise: settings.advertise,
+        lab: settings.lab,
+        store: settings.store,
+        metrics: Some(metrics),
+    };
+    let control = Control::open(config, Arc::new(SystemClock::new()))
+        .await
+        .map_err(RunError::ControlOpen)?;
+    let info = RuntimeInfo {
+        pid: std::process::id(),
+        metrics_url: served.as_ref().map(fairlead_telemetry::Served::url),
+        listen: listener.local_addr().ok().map(|a| a.to_string()),
+    };
+    let folder = ControlFolder::new(settings.common.dir);
+    member::write_runtime(&folder.runtime_path(), &info).map_err(RunError::RuntimeFile)?;
+    let rest = fairlead_admin::router(control.clone());
+    fairlead_host::notify_ready();
+    let result = fairlead_control::serve(control, rest, listener, cancel)
+        .await
+        .map_err(RunError::Control);
+    if let Some(served) = served {
+        served.join().await;
+    }
+    result
+}
+
+fn supervisor_config(settings: &SupervisorSettings) -> Result<SupervisorConfig, RunError> {
+    let program = std::env::current_exe().map_err(RunError::Program)?;
+    let mut arguments: Vec<OsString> = ["run", "worker", "--dir"].map(OsString::from).into();
+    arguments.push(settings.common.dir.clone().into());
+    arguments.push("--log-format".into());
+    arguments.push(settings.common.log_format.to_string().into());
+    if let Some(metrics) = settings.worker_metrics {
+        arguments.push("--metrics".into());
+        arguments.push(metrics.to_string().into());
+    }
+    if let Some(tie) = settings.common.tie {
+        arguments.push("--until-exit-of".into());
+        arguments.push(tie.to_string().into());
+    }
+    Ok(SupervisorConfig {
+        dir: settings.common.dir.clone(),
+        worker: WorkerCommand { program, arguments },
+        metrics: settings.common.metrics,
+        version: VERSION,
+    })
+}
