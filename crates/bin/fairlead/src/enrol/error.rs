@@ -1,0 +1,66 @@
+//! Why an enrolment failed: each reason its own words and exit code.
+
+use crate::exit::{Exit, Failing};
+use crate::rest::RestError;
+use fairlead_host::file::FileError;
+use fairlead_host::member::MemberError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why this host did not enrol. Nothing was left in the folder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnrolError {
+    /// The folder is a member's already.
+    #[error(
+        "{} is already enrolled as {who}: use another --dir, or remove the member first",
+        dir.display()
+    )]
+    AlreadyEnrolled { dir: PathBuf, who: String },
+    /// The folder holds something else.
+    #[error("--dir {} is not empty and not a member's folder: give an empty or new one", .0.display())]
+    NotEmpty(PathBuf),
+    /// The folder cannot be made.
+    #[error("--dir {}: {what}", dir.display())]
+    Folder {
+        dir: PathBuf,
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    /// The token cannot be read.
+    #[error("--token-file {file} cannot be read")]
+    TokenInput {
+        file: String,
+        #[source]
+        source: io::Error,
+    },
+    /// There is no token.
+    #[error("no token: give it on standard input, or in a file with --token-file")]
+    TokenMissing,
+    /// The host's fingerprint.
+    #[error("the host's key cannot be read or made (another place: --host-key-file)")]
+    Host(#[source] FileError),
+    /// Key or signing request.
+    #[error("the key cannot be made: {0}")]
+    Key(String),
+    /// The control plane cannot be reached, is another, or said no.
+    #[error("not enrolled")]
+    Rest(#[from] RestError),
+    /// The control plane's answer is not usable.
+    #[error("not enrolled: the control plane's answer is not usable: {0}")]
+    Answer(String),
+    /// The member's files.
+    #[error("not enrolled: the member's files cannot be written")]
+    Files(#[source] MemberError),
+}
+
+impl Failing for EnrolError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::AlreadyEnrolled { .. } => Exit::Refused,
+            Self::NotEmpty(_) | Self::TokenInput { .. } | Self::TokenMissing => Exit::Usage,
+            Self::Rest(error) => error.exit(),
+            Self::Folder { .. } | Self::Host(_) | Self::Key(_) | Self::Answer(_) | Self::Files(_) => Exit::Failed,
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! `fairlead enrol`: this host joins a pool with a one-shot token (R-ENR-01 to R-ENR-04).
+//!
+//! The key is made here and stays here; only a signing request travels, over TLS whose CA is
+//! pinned. The member's folder is built beside its place and moved there in one step, so that
+//! whatever fails leaves nothing behind.
+
+mod error;
+mod install;
+
+use crate::cli::daemon::{Enrol, EnrolMember};
+use crate::exit::Failure;
+use crate::faults::{Faults, SettingsError};
+use crate::rest::{RestClient, RestError};
+use crate::table;
+use crate::tls::{Anchor, ControlVerifier};
+use error::EnrolError;
+use fairlead_admin::json::{EnrolRequest, EnrolResponse};
+use fairlead_host::member::CaPin;
+use fairlead_host::rng::Token;
+use fairlead_host::{Clock, SystemClock};
+use fairlead_model::{HostPort, ListenAddress};
+use install::Material;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A token's file or input is at most this long; a token has 43 characters.
+const TOKEN_INPUT_LEN_MAX: u64 = 4096;
+/// A request whose answer was lost is sent again with the same key, which the control plane takes
+/// as the same enrolment (R-ENR-02).
+const ATTEMPTS_MAX: u32 = 4;
+/// Pause before each further attempt.
+const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// Folder of the host's key: others may look, only its owner reads the key.
+const HOST_FOLDER_MODE: u32 = 0o755;
+
+/// What is asked for, checked.
+#[derive(Debug)]
+struct Request {
+    role: Role,
+    control: HostPort,
+    pin: CaPin,
+    dir: PathBuf,
+    token_file: String,
+    host_key_file: PathBuf,
+    /// Relays only.
+    listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Relay,
+    Node,
+}
+
+impl Role {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// Enrols this host.
+pub(crate) async fn run(flags: &Enrol) -> Result<(), Failure> {
+    let request = check(flags)?;
+    let enrolled = enrol(&request).await?;
+    table::line(&format!(
+        "enrolled as {} {} ({}) in {}",
+        request.role.as_str(),
+        enrolled.name,
+        enrolled.id,
+        request.dir.display()
+    ));
+    Ok(())
+}
+
+fn check(flags: &Enrol) -> Result<Request, SettingsError> {
+    let mut faults = Faults::default();
+    let (role, member, listen) = match flags {
+        Enrol::Relay(relay) => {
+            let listen: Option<ListenAddress> = faults.parse("--listen", &relay.listen);
+            (Role::Relay, &relay.member, listen.map(|l| l.0))
+        }
+        Enrol::Node(node) => (Role::Node, &node.member, None),
+    };
+    let value = check_member(role, member, listen, &mut faults);
+    faults.finish(value)
+}
+
+fn check_member(
+    role: Role,
+    member: &EnrolMember,
+    listen: Option<SocketAddr>,
+    faults: &mut Faults,
+) -> Option<Request> {
+    let control = faults.take(
+        "--control",
+        HostPort::parse(&member.control, Some(fairlead_model::address::CONTROL_PORT)),
+    );
+    let pin = faults.parse("--ca-pin", &member.ca_pin);
+    if member.dir.file_name().is_none() {
+        faults.add("--dir", "is not a folder's name");
+    }
+    Some(Request {
+        role,
+        control: control?,
+        pin: pin?,
+        dir: member.dir.clone(),
+        token_file: member.token_file.clone(),
+        host_key_file: member.host_key_file.clone().unwrap_or_else(host_key_file),
+        listen,
+    })
+}
+
+/// The host's key stands outside every member's folder, since it tells this host from a copy of
+/// such a folder.
+fn host_key_file() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/fairlead/host.key");
+    }
+    crate::profile::state_folder().join("host.key")
+}
+
+async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
+    install::check_place(&request.dir)?;
+    let token = read_token(&request.token_file)?;
+    if let Some(parent) = request.host_key_file.parent().filter(|p| !p.exists()) {
+        fairlead_host::file::make_folder(parent, HOST_FOLDER_MODE).map_err(EnrolError::Host)?;
+    }
+    let fingerprint = fairlead_host::fingerprint(&request.host_key_file).map_err(EnrolError::Host)?;
+    let unmade = |e: rcgen::Error| EnrolError::Key(e.to_string());
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(unmade)?;
+    let csr_pem = rcgen::CertificateParams::default()
+        .serialize_request(&key)
+        .and_then(|csr| csr.pem())
+        .map_err(unmade)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let verifier = ControlVerifier::new(Anchor::Pin(request.pin), clock.clone());
+    let client = RestClient::new(request.control.clone(), verifier, None)?;
+    let body = EnrolRequest {
+        token: token.expose().to_owned(),
+        role: request.role.as_str().to_owned(),
+        csr_pem,
+        version: crate::run::VERSION.to_owned(),
+        host_fingerprint: fingerprint.parts().clone(),
+        wall_clock: table::time_exact(clock.wall()),
+        listen: request.listen.map(|l| l.to_string()),
+    };
+    let response = post(&client, &body).await?;
+    let seen = client
+        .verifier()
+        .outcome()
+        .and_then(Result::ok)
+        .ok_or_else(|| EnrolError::Answer("it came without a verified certificate".to_owned()))?;
+    let material = Material {
+        role: request.role,
+        control: request.control.clone(),
+        pin: request.pin,
+        listen: request.listen,
+        key: &key,
+        response: &response,
+        seen: &seen,
+    };
+    install::install(&request.dir, &material)?;
+    Ok(response)
+}
+
+/// Sends the request, again if the answer was lost on its way.
+async fn post(client: &RestClient, body: &EnrolRequest) -> Result<EnrolResponse, RestError> {
+    let mut attempt = 1;
+    loop {
+        match client.post("/v1/enrol", body).await {
+            // A handshake took place: the request may have arrived.
+            Err(RestError::Unreachable { .. })
+                if attempt < ATTEMPTS_MAX && client.verifier().outcome().is_some() =>
+            {
+                attempt += 1;
+                tokio::time::sleep(ATTEMPT_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn read_token(file: &str) -> Result<Token, EnrolError> {
+    read_secret(file)
+        .map_err(|source| EnrolError::TokenInput {
+            file: file.to_owned(),
+            source,
+        })?
+        .ok_or(EnrolError::TokenMissing)
+}
+
+/// A token from a file, or from standard input for `-`; `None` if there is none in it.
+pub(crate) fn read_secret(file: &str) -> std::io::Result<Option<Token>> {
+    let mut text = zeroize::Zeroizing::new(String::new());
+    if file == "-" {
+        std::io::stdin()
+            .lock()
+            .take(TOKEN_INPUT_LEN_MAX)
+            .read_to_string(&mut text)?;
+    } else {
+        std::fs::File::open(file)?
+            .take(TOKEN_INPUT_LEN_MAX)
+            .read_to_string(&mut text)?;
+    }
+    let token = text.trim();
+    Ok((!token.is_empty()).then(|| Token::from_text(token.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn request(arguments: &[&str]) -> Result<Request, SettingsError> {
+        let line = ["fairlead", "enrol"].iter().chain(arguments);
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Enrol(flags) => check(&flags),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_faults_are_listed_together() {
+        let error = request(&[
+            "relay", "--control", "a b", "--ca-pin", "sha1:0", "--dir", "/", "--listen", "host:1",
+        ])
+        .unwrap_err();
+        let places: Vec<_> = error.faults().iter().map(|f| f.place.as_str()).collect();
+        assert_eq!(places, ["--listen", "--control", "--ca-pin", "--dir"]);
+    }
+
+    #[test]
+    fn addresses_take_ipv6_literals_with_and_without_port() {
+        let pin = format!("sha256:{}", "ab".repeat(32));
+        for (text, want) in [
+            ("2001:db8::1", "[2001:db8::1]:8443"),
+            ("[2001:db8::1]:1", "[2001:db8::1]:1"),
+            ("control.example", "control.example:8443"),
+        ] {
+            let request = request(&["node", "--control", text, "--ca-pin", &pin, "--dir", "d"]).unwrap();
+            assert_eq!(request.control.to_string(), want);
+            assert_eq!(request.role, Role::Node);
+        }
+    }
+
+    #[test]
+    fn an_empty_token_file_holds_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        std::fs::write(&path, " \n").unwrap();
+        let path = path.to_str().unwrap();
+        assert!(matches!(read_token(path), Err(EnrolError::TokenMissing)));
+        std::fs::write(path, "abc\n").unwrap();
+        assert_eq!(read_token(path).unwrap().expose(), "abc");
+        let error = read_token("/nonexistent/t").unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/t"), "{error}");
+    }
+}

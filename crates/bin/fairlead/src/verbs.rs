@@ -1,0 +1,344 @@
+//! The admin's verbs: each a request to the control plane, shown as a table, a page or JSON.
+
+mod page;
+
+use crate::cli::verbs as cli;
+use crate::cli::verbs::{AuditVerb, LinkVerb, NodeVerb, RelayVerb, SettingsVerb, TokenVerb};
+use crate::exit::Failure;
+use crate::faults::{Faults, SettingsError};
+use crate::profile;
+use crate::rest::segment;
+use crate::table;
+use fairlead_admin::json;
+use fairlead_model::address::RELAY_PORT;
+use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
+use page::{optional, or_dash, short_time, show};
+
+/// Most entries one request may ask for; the API's own bound.
+const AUDIT_LIMIT_MAX: u64 = 1000;
+
+fn names(references: &[json::Reference]) -> String {
+    let names: Vec<&str> = references.iter().map(|r| r.name.as_str()).collect();
+    or_dash(&names.join(", "))
+}
+
+const fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+pub(crate) async fn relay(group: &cli::Relay) -> Result<(), Failure> {
+    let connection = &group.connection;
+    match &group.verb {
+        RelayVerb::Add {
+            name,
+            address,
+            failure_domain,
+            local,
+        } => {
+            let mut faults = Faults::default();
+            faults.parse::<Name>("NAME", name);
+            faults.take("--address", HostPort::parse(address, Some(RELAY_PORT)));
+            faults.parse::<FailureDomain>("--failure-domain", failure_domain);
+            faults.finish(Some(()))?;
+            let body = json::AddRelay {
+                name: name.clone(),
+                address: address.clone(),
+                failure_domain: Some(failure_domain.clone()),
+                local: *local,
+            };
+            let issued: json::Issued = profile::client(connection)?.post("/v1/relays", &body).await?;
+            show(connection, &issued, page::issued);
+        }
+        RelayVerb::Ls => {
+            let relays: json::List<json::Relay> = profile::client(connection)?.get("/v1/relays").await?;
+            show(connection, &relays, |relays| {
+                let rows = relays.items.iter().map(|r| {
+                    vec![
+                        r.name.clone(),
+                        r.state.clone(),
+                        r.address.clone(),
+                        r.failure_domain.clone(),
+                        yes_no(r.local).to_owned(),
+                        or_dash(&r.version),
+                        r.endpoints.to_string(),
+                        r.worker.as_ref().map_or(0, |w| w.live_tunnels).to_string(),
+                        or_dash(&r.state_reason),
+                    ]
+                });
+                table::print(
+                    &[
+                        "NAME",
+                        "STATE",
+                        "ADDRESS",
+                        "FAILURE DOMAIN",
+                        "LOCAL",
+                        "VERSION",
+                        "ENDPOINTS",
+                        "TUNNELS",
+                        "REASON",
+                    ],
+                    rows.collect(),
+                );
+            });
+        }
+        RelayVerb::Show { relay } => {
+            let path = format!("/v1/relays/{}", segment(relay));
+            let relay: json::Relay = profile::client(connection)?.get(&path).await?;
+            show(connection, &relay, page::relay);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn node(group: &cli::Node) -> Result<(), Failure> {
+    let connection = &group.connection;
+    match &group.verb {
+        NodeVerb::Add { name } => {
+            let mut faults = Faults::default();
+            faults.parse::<Name>("NAME", name);
+            faults.finish(Some(()))?;
+            let body = json::AddNode { name: name.clone() };
+            let issued: json::Issued = profile::client(connection)?.post("/v1/nodes", &body).await?;
+            show(connection, &issued, page::issued);
+        }
+        NodeVerb::Ls => {
+            let nodes: json::List<json::Node> = profile::client(connection)?.get("/v1/nodes").await?;
+            show(connection, &nodes, |nodes| {
+                let rows = nodes.items.iter().map(|n| {
+                    let connected = n.relays.iter().filter(|r| r.connected).count();
+                    vec![
+                        n.name.clone(),
+                        n.state.clone(),
+                        or_dash(&n.version),
+                        format!("{connected} of {}", n.relays.len()),
+                        n.live_streams.to_string(),
+                        optional(n.last_seen.as_ref()),
+                        or_dash(&n.state_reason),
+                    ]
+                });
+                table::print(
+                    &[
+                        "NAME",
+                        "STATE",
+                        "VERSION",
+                        "RELAYS",
+                        "STREAMS",
+                        "LAST SEEN",
+                        "REASON",
+                    ],
+                    rows.collect(),
+                );
+            });
+        }
+        NodeVerb::Show { node } => {
+            let path = format!("/v1/nodes/{}", segment(node));
+            let node: json::Node = profile::client(connection)?.get(&path).await?;
+            show(connection, &node, page::node);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
+    let connection = &group.connection;
+    match &group.verb {
+        LinkVerb::Add {
+            name,
+            from,
+            to,
+            target,
+            listen,
+            class,
+        } => {
+            let mut faults = Faults::default();
+            faults.parse::<Name>("NAME", name);
+            faults.parse::<TargetAddress>("--target", target);
+            faults.parse::<ListenAddress>("--listen", listen);
+            faults.parse::<ServiceClass>("--class", class);
+            faults.finish(Some(()))?;
+            let body = json::AddLink {
+                name: name.clone(),
+                from: from.clone(),
+                to: to.clone(),
+                target: target.clone(),
+                listen: listen.clone(),
+                class: Some(class.clone()),
+            };
+            let link: json::Link = profile::client(connection)?.post("/v1/links", &body).await?;
+            show(connection, &link, |l| {
+                table::line(&format!(
+                    "link {} added: {} listens on {} for {} of {}",
+                    l.name, l.from.name, l.listen, l.target, l.to.name
+                ));
+            });
+        }
+        LinkVerb::Ls => {
+            let links: json::List<json::Link> = profile::client(connection)?.get("/v1/links").await?;
+            show(connection, &links, |links| {
+                let rows = links.items.iter().map(|l| {
+                    vec![
+                        l.name.clone(),
+                        l.state.clone(),
+                        l.class.clone(),
+                        l.from.name.clone(),
+                        l.listen.clone(),
+                        l.to.name.clone(),
+                        l.target.clone(),
+                        names(&l.relays),
+                        or_dash(&l.waiting_for.join("; ")),
+                    ]
+                });
+                table::print(
+                    &[
+                        "NAME",
+                        "STATE",
+                        "CLASS",
+                        "FROM",
+                        "LISTEN",
+                        "TO",
+                        "TARGET",
+                        "RELAYS",
+                        "WAITING FOR",
+                    ],
+                    rows.collect(),
+                );
+            });
+        }
+        LinkVerb::Show { link } => {
+            let path = format!("/v1/links/{}", segment(link));
+            let link: json::Link = profile::client(connection)?.get(&path).await?;
+            show(connection, &link, page::link);
+        }
+        LinkVerb::Rm { link } => {
+            let path = format!("/v1/links/{}", segment(link));
+            let link: json::Link = profile::client(connection)?.delete(&path).await?;
+            show(connection, &link, |l| table::line(&format!("link {} removed", l.name)));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
+    let AuditVerb::Ls { after, limit } = &group.verb;
+    let (after, limit) = audit_range(after, limit)?;
+    let path = format!("/v1/audit?after={after}&limit={limit}");
+    let entries: json::List<json::AuditEntry> = profile::client(&group.connection)?.get(&path).await?;
+    show(&group.connection, &entries, |entries| {
+        let rows = entries.items.iter().map(|e| {
+            let change = match (&e.before, &e.after) {
+                (Some(before), Some(after)) => format!("{before} → {after}"),
+                (None, Some(after)) => after.clone(),
+                (Some(before), None) => format!("was {before}"),
+                (None, None) => "-".to_owned(),
+            };
+            vec![
+                e.seq.to_string(),
+                short_time(&e.at),
+                e.actor.clone(),
+                e.action.clone(),
+                e.object.clone(),
+                change,
+            ]
+        });
+        table::print(&["SEQ", "AT", "WHO", "WHAT", "ON", "CHANGE"], rows.collect());
+    });
+    Ok(())
+}
+
+fn audit_range(after: &str, limit: &str) -> Result<(u64, u64), SettingsError> {
+    let mut faults = Faults::default();
+    let after: Option<u64> = faults.parse("--after", after);
+    let limit: Option<u64> = faults.parse("--limit", limit);
+    if limit.is_some_and(|n| n == 0 || n > AUDIT_LIMIT_MAX) {
+        faults.add("--limit", format!("is not in the range 1 to {AUDIT_LIMIT_MAX}"));
+    }
+    faults.finish(after.zip(limit))
+}
+
+pub(crate) async fn settings(group: &cli::Settings) -> Result<(), Failure> {
+    let connection = &group.connection;
+    let client = profile::client(connection)?;
+    let setting: json::Setting = match &group.verb {
+        SettingsVerb::Ls => {
+            let settings: json::List<json::Setting> = client.get("/v1/settings").await?;
+            show(connection, &settings, |settings| {
+                let rows = settings.items.iter().map(|s| {
+                    vec![
+                        s.key.clone(),
+                        s.value.clone(),
+                        s.default.clone(),
+                        s.range.clone(),
+                        s.meaning.clone(),
+                    ]
+                });
+                table::print(&["KEY", "VALUE", "DEFAULT", "RANGE", "MEANING"], rows.collect());
+            });
+            return Ok(());
+        }
+        SettingsVerb::Get { key } => client.get(&format!("/v1/settings/{}", segment(key))).await?,
+        SettingsVerb::Set { key, value } => {
+            let body = json::SetSetting { value: value.clone() };
+            client.put(&format!("/v1/settings/{}", segment(key)), &body).await?
+        }
+    };
+    show(connection, &setting, page::setting);
+    Ok(())
+}
+
+pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
+    let connection = &group.connection;
+    let client = profile::client(connection)?;
+    match &group.verb {
+        TokenVerb::Add { name, scope } => {
+            let body = json::AddToken {
+                name: name.clone(),
+                scopes: scope.clone(),
+            };
+            let token: json::IssuedToken = client.post("/v1/tokens", &body).await?;
+            show(connection, &token, |issued| {
+                let scopes = issued.token.scopes.join(", ");
+                eprintln!("token {} ({scopes}) made; it is shown once:", issued.token.name);
+                table::line(&issued.secret);
+            });
+        }
+        TokenVerb::Ls => {
+            let tokens: json::List<json::Token> = client.get("/v1/tokens").await?;
+            show(connection, &tokens, |tokens| {
+                let rows = tokens.items.iter().map(|t| {
+                    vec![
+                        t.name.clone(),
+                        t.id.clone(),
+                        t.scopes.join(", "),
+                        short_time(&t.created_at),
+                    ]
+                });
+                table::print(&["NAME", "ID", "SCOPES", "MADE"], rows.collect());
+            });
+        }
+        TokenVerb::Rm { token } => {
+            let path = format!("/v1/tokens/{}", segment(token));
+            let token: json::Token = client.delete(&path).await?;
+            show(connection, &token, |t| table::line(&format!("token {} revoked", t.name)));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn status(flags: &cli::Status) -> Result<(), Failure> {
+    let status: json::Status = profile::client(&flags.connection)?.get("/v1/status").await?;
+    show(&flags.connection, &status, page::status);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn audit_ranges_are_checked_together() {
+        assert_eq!(audit_range("0", "1000"), Ok((0, 1000)));
+        let error = audit_range("-1", "0").unwrap_err();
+        assert_eq!(error.faults().len(), 2, "{error}");
+        assert!(audit_range("0", "1001").is_err());
+    }
+}
