@@ -71,7 +71,7 @@ impl Carrier {
     /// Where the peer is.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
-        self.connection.remote_address()
+        canonical(self.connection.remote_address())
     }
 
     /// A number that tells this carrier from others of this process.
@@ -141,6 +141,11 @@ impl Carrier {
     pub fn end(&self) -> Option<CarrierEnd> {
         self.connection.close_reason().map(CarrierEnd::from)
     }
+}
+
+/// An IPv4 address as such, also where an IPv6 socket carries it.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl From<ConnectionError> for CarrierEnd {

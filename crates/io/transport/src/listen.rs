@@ -4,7 +4,7 @@
 //! address has several, a QUIC Retry is demanded first. Handshakes are bounded in number, per
 //! address and in time (F-10).
 
-use crate::carrier::{Carrier, CarrierEnd};
+use crate::carrier::{Carrier, CarrierEnd, canonical};
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_model::RefusalCode;
@@ -234,7 +234,7 @@ impl Arriving {
     /// Where the peer is.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
-        self.incoming.remote_address()
+        canonical(self.incoming.remote_address())
     }
 
     /// Completes the handshake, within 10 s.

@@ -52,10 +52,20 @@ impl Bench {
 
     /// A carrier from both ends.
     pub(crate) async fn carriers(&self) -> (Carrier, Carrier) {
-        let (dialled, taken) = tokio::join!(self.dialler.dial(&self.address, self.relay), async {
-            self.listener.accept().await.unwrap().finish().await
-        });
-        (dialled.unwrap(), taken.unwrap())
+        let (dialled, taken) = tokio::join!(
+            self.dialler.dial(&self.address, self.relay),
+            taken(&self.listener)
+        );
+        (dialled.unwrap(), taken)
+    }
+}
+
+/// The next carrier whose handshake succeeds: what earlier dials left behind fails.
+pub(crate) async fn taken(listener: &Listener) -> Carrier {
+    loop {
+        if let Ok(carrier) = listener.accept().await.unwrap().finish().await {
+            return carrier;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Bench, node_id, relay_id, soon};
 use crate::tls::Peer;
-use crate::{Leg, PairError, PairHello, pair};
+use crate::{Carrier, Leg, PairError, PairHello, pair};
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame};
 use fairlead_model::{AssociationId, BootCounter, Identity, RefusalCode};
@@ -14,16 +14,15 @@ fn hello() -> PairHello {
     }
 }
 
-/// Both ends of a fresh leg.
-async fn leg(bench: &Bench) -> (Leg, Leg) {
+/// Both ends of a fresh leg, and the carrier that has to outlive it.
+async fn leg(bench: &Bench) -> (Leg, Leg, (Carrier, Carrier)) {
     let (node, relay) = soon(bench.carriers()).await;
     let mut near = soon(node.open_leg()).await.unwrap();
     near.send.write_all(b"o").await.unwrap();
     let mut far = soon(relay.accept_leg()).await.unwrap();
     let mut first = [0];
     soon(far.recv.read_exact(&mut first)).await.unwrap();
-    // The carriers live as long as their legs.
-    (near, far)
+    (near, far, (node, relay))
 }
 
 /// R-STR-06: both ends know the other's identity and share a secret that is theirs alone.
@@ -34,7 +33,7 @@ async fn two_nodes_share_a_secret() {
     let beta_tls = bench.authority.member(Identity::Node(beta));
     let mut secrets = Vec::new();
     for _ in 0..2 {
-        let (near, mut far) = leg(&bench).await;
+        let (near, mut far, _carriers) = leg(&bench).await;
         let accept = async {
             // The ClientHello comes before the answer goes.
             let mut chunks = [Bytes::new()];
@@ -62,7 +61,7 @@ async fn impostors_are_refused() {
     let bench = Bench::new();
     for impostor in [Identity::Node(node_id(6)), Identity::Relay(relay_id(1))] {
         let tls = bench.authority.member(impostor);
-        let (near, mut far) = leg(&bench).await;
+        let (near, mut far, _carriers) = leg(&bench).await;
         let accept = async {
             far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
             let _ = pair::accept(far, &tls, BootCounter(1)).await;
@@ -79,7 +78,7 @@ async fn impostors_are_refused() {
     // The other way round: a relay that dials is no node.
     let beta = bench.authority.member(Identity::Node(node_id(2)));
     let relay = bench.authority.member(Identity::Relay(relay_id(1)));
-    let (near, mut far) = leg(&bench).await;
+    let (near, mut far, _carriers) = leg(&bench).await;
     let accept = async {
         far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
         pair::accept(far, &beta, BootCounter(1)).await
@@ -94,8 +93,8 @@ async fn impostors_are_refused() {
 async fn a_changed_byte_ends_the_pair() {
     let bench = Bench::new();
     let beta = bench.authority.member(Identity::Node(node_id(2)));
-    let (near, far) = leg(&bench).await;
-    let (mut relay_near, relay_far) = leg(&bench).await;
+    let (near, far, _carriers) = leg(&bench).await;
+    let (mut relay_near, relay_far, _carriers) = leg(&bench).await;
     let changing = async move {
         let Leg { mut send, mut recv } = far;
         let mut chunks = [Bytes::new()];
@@ -104,7 +103,7 @@ async fn a_changed_byte_ends_the_pair() {
             let mut bytes = chunks[0].to_vec();
             for byte in &mut bytes {
                 // Within the client's second flight, behind its hello.
-                *byte ^= u8::from(at == 1_500);
+                *byte ^= u8::from(at == 1_700);
                 at += 1;
             }
             if relay_near.send.write_all(&bytes).await.is_err() {
@@ -132,7 +131,7 @@ async fn a_changed_byte_ends_the_pair() {
 #[tokio::test]
 async fn a_refused_leg_keeps_its_code() {
     let bench = Bench::new();
-    let (near, mut far) = leg(&bench).await;
+    let (near, mut far, _carriers) = leg(&bench).await;
     let refuse = async {
         let refusal = RefusalCode::NotRegistered.into();
         far.send

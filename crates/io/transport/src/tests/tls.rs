@@ -67,7 +67,9 @@ async fn the_grpc_client_takes_the_control_plane_only() {
             .unwrap();
         let error = handshake(Arc::clone(&client), server).await.unwrap_err();
         assert!(
-            error.to_string().contains("expected control"),
+            error
+                .to_string()
+                .contains(&format!("the peer is {impostor}, expected control")),
             "{impostor}: {error}"
         );
     }

@@ -57,7 +57,7 @@ impl Peer {
 }
 
 /// Why a peer's certificate was not accepted.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub(crate) enum VerifyFault {
     /// Chain, time or use.
     #[error("the peer's certificate is not valid: {0}")]
@@ -68,6 +68,13 @@ pub(crate) enum VerifyFault {
     /// Another identity.
     #[error(transparent)]
     Mismatch(IdentityMismatch),
+}
+
+/// rustls prints the reasons of a verifier by their `Debug`; this one is for people either way.
+impl fmt::Debug for VerifyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The identity of a chain's leaf.
