@@ -1,8 +1,9 @@
 //! Signals that end a daemon, and word to the service manager.
 
+use rustix::process::{Signal as Kill, getpid, kill_process};
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Turns SIGTERM and SIGINT into a cancelled token. A second signal ends the process at once, for
@@ -10,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub struct Shutdown {
     token: CancellationToken,
-    task: JoinHandle<()>,
+    /// The task that waits for signals; dropped, it ends.
+    _task: JoinSet<()>,
 }
 
 impl Shutdown {
@@ -22,8 +24,9 @@ impl Shutdown {
         let token = CancellationToken::new();
         let term = signal(SignalKind::terminate())?;
         let int = signal(SignalKind::interrupt())?;
-        let task = tokio::spawn(watch(term, int, token.clone()));
-        Ok(Self { token, task })
+        let mut task = JoinSet::new();
+        task.spawn(watch(term, int, token.clone()));
+        Ok(Self { token, _task: task })
     }
 
     /// A token that is cancelled by the first signal.
@@ -33,22 +36,18 @@ impl Shutdown {
     }
 }
 
-impl Drop for Shutdown {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 async fn watch(mut term: Signal, mut int: Signal, token: CancellationToken) {
     loop {
-        let (name, number) = tokio::select! {
-            _ = term.recv() => ("SIGTERM", 15),
-            _ = int.recv() => ("SIGINT", 2),
+        let name = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
         };
         if token.is_cancelled() {
             tracing::warn!(signal = name, "second signal: ending at once");
-            // The shell's convention for a process that a signal ended.
-            std::process::exit(128 + number);
+            // What is on disk is safe at every instant, so nothing is lost by it.
+            if let Err(error) = kill_process(getpid(), Kill::KILL) {
+                tracing::error!(%error, "the process cannot end itself");
+            }
         }
         tracing::info!(signal = name, "stopping");
         token.cancel();
@@ -68,5 +67,50 @@ pub fn notify_stopping() {
 fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "the service manager was not notified");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::{Command, Stdio};
+
+    const CHILD_ENV: &str = "FAIRLEAD_HOST_TEST_CHILD";
+
+    /// The process that the test below signals; by itself it does nothing.
+    #[tokio::test]
+    async fn child() {
+        if std::env::var_os(CHILD_ENV).is_none() {
+            return;
+        }
+        let shutdown = Shutdown::install().unwrap();
+        println!("installed");
+        shutdown.token().cancelled().await;
+        println!("cancelled");
+        // A graceful stop that hangs.
+        std::future::pending::<()>().await;
+    }
+
+    #[test]
+    fn the_first_signal_asks_and_the_second_ends() {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shutdown::tests::child", "--nocapture"])
+            .env(CHILD_ENV, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut wait_for = |word: &str| {
+            let found = lines.by_ref().any(|line| line.unwrap().contains(word));
+            assert!(found, "the child never said {word}");
+        };
+        wait_for("installed");
+        kill_process(pid, Kill::INT).unwrap();
+        wait_for("cancelled");
+        kill_process(pid, Kill::TERM).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Whether a process can do its work.
@@ -44,7 +44,8 @@ pub struct ServeError {
 #[derive(Debug)]
 pub struct Served {
     address: SocketAddr,
-    task: JoinHandle<()>,
+    /// The accept loop; dropped, it ends with its connections.
+    task: JoinSet<()>,
 }
 
 /// Scrapers of one process: Prometheus, its spare, a person. More wait in the kernel's queue.
@@ -73,7 +74,8 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     let pages = Pages { metrics, health };
-    let task = tokio::spawn(accept(listener, pages, cancel));
+    let mut task = JoinSet::new();
+    task.spawn(accept(listener, pages, cancel));
     Ok(Served { address, task })
 }
 
@@ -92,15 +94,11 @@ impl Served {
 
     /// Waits until the endpoint has ended after its token was cancelled. Cancel-safe.
     pub async fn join(mut self) {
-        if let Err(error) = (&mut self.task).await {
-            tracing::error!(%error, "the metrics endpoint failed");
+        while let Some(ended) = self.task.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "the metrics endpoint failed");
+            }
         }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -1,3 +1,5 @@
+//! A member's folder: written, read, removed, and every fault of its files.
+
 use super::*;
 use std::os::unix::fs::PermissionsExt as _;
 

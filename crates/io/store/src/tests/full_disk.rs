@@ -12,9 +12,9 @@ const BATCH: u64 = 8;
 /// A file that is removed to make room again.
 const BALLAST_BYTES: usize = 12 << 20;
 
-/// Not a test of its own: it runs inside the small file system.
+/// What `a_full_disk_refuses_and_recovers` runs inside the small file system; by itself it does
+/// nothing.
 #[test]
-#[ignore = "run as a child by a_full_disk_refuses_and_recovers"]
 fn full_disk_child() {
     let Some((backend, disk)) = child_arguments() else {
         return;
