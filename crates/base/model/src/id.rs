@@ -72,7 +72,7 @@ ids! {
     EndpointId, "an endpoint id";
     /// Permission for one consumer to reach one endpoint. Never reused.
     RouteId, "a route id";
-    /// A directional pair secret between two node daemons (DESIGN.md section 6).
+    /// A directional pair secret between two node daemons (ARCHITECTURE.md, Streams).
     AssociationId, "an association id";
     /// A hop session between a daemon and a relay.
     SessionId, "a session id";

@@ -1,4 +1,4 @@
-//! SPIFFE identities of the installation's members (DESIGN.md section 3).
+//! SPIFFE identities of the installation's members (ARCHITECTURE.md, Identity and keys).
 
 use crate::id::{NodeId, RelayId};
 use std::fmt;

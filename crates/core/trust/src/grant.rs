@@ -1,4 +1,4 @@
-//! The publisher's own look at a grant. A relay's word counts for nothing here (DESIGN).
+//! The publisher's own look at a grant. A relay is not trusted for it.
 
 use crate::document::{Grant, NodePolicy, Publication};
 use crate::envelope::Verified;
