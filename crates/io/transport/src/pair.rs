@@ -239,11 +239,12 @@ pub async fn accept(leg: Leg, tls: &Arc<MemberTls>, boot: BootCounter) -> Result
     .await
 }
 
-async fn within_deadline<T>(pair: impl Future<Output = Result<T, PairError>>) -> Result<T, PairError> {
-    // Boxed: a TLS session is large, and pairs are rare.
-    tokio::time::timeout(HANDSHAKE_DEADLINE, Box::pin(pair))
-        .await
-        .unwrap_or(Err(PairError::Deadline))
+/// Boxes the handshake before anything holds it: a TLS session is large, and pairs are rare.
+fn within_deadline<T>(
+    pair: impl Future<Output = Result<T, PairError>>,
+) -> impl Future<Output = Result<T, PairError>> {
+    let pair = tokio::time::timeout(HANDSHAKE_DEADLINE, Box::pin(pair));
+    async { pair.await.unwrap_or(Err(PairError::Deadline)) }
 }
 
 fn version(reader: &mut Reader<'_>) -> Result<(), PairError> {

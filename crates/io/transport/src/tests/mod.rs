@@ -79,6 +79,7 @@ pub(crate) fn dialler(tls: Arc<MemberTls>) -> Dialler {
 }
 
 /// Awaits within [`SOON`].
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    timeout(SOON, future).await.expect("in time")
+pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+    let future = Box::pin(future);
+    async { timeout(SOON, future).await.expect("in time") }
 }

@@ -30,16 +30,17 @@ async fn garbage_on_the_port_changes_nothing() {
 async fn stalled_handshakes_end_at_the_deadline() {
     let bench = Bench::new();
     let to = bench.listener.local_address().unwrap();
-    // A way that carries the client's packets and none back.
+    // A way that carries the client's first packets and none back.
     let one_way = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address: HostPort = one_way.local_addr().unwrap().into();
     let out = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let forward = async {
         let mut packet = [0; 2048];
-        loop {
+        for _ in 0..4 {
             let (length, _) = one_way.recv_from(&mut packet).await.unwrap();
             out.send_to(&packet[..length], to).await.unwrap();
         }
+        std::future::pending().await
     };
     let dialling = async {
         let _ = bench.dialler.dial(&address, bench.relay).await;
