@@ -3,6 +3,7 @@
 mod conformance;
 mod crash;
 mod full_disk;
+mod power_cut;
 
 use crate::{Backend, Store, open};
 use std::path::Path;
