@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// A certificate is renewed when less than this is left (DESIGN: 30 days of life, renewed with 12
+/// A certificate is renewed when less than this is left (30 days of life, renewed with 12
 /// left, longer than the longest lease of 7 days).
 pub(crate) const RENEW_WITH_LEFT: Duration = Duration::from_secs(12 * 86_400);
 /// Spread of the renewals of many members.

@@ -1,0 +1,98 @@
+//! Why `up` could not run, or ended.
+
+use crate::exit::{Exit, Failing, Failure};
+use crate::ports::PortError;
+use crate::rest::RestError;
+use fairlead_host::LockError;
+use fairlead_host::file::FileError;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// Why `up` could not run, or ended. All that it started has been stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpError {
+    #[error("signals cannot be watched")]
+    Signals(#[source] io::Error),
+    #[error("a pool runs here already; stop it first, or give another --dir")]
+    Lock(#[source] LockError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{} cannot be used", path.display())]
+    Path {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{}: {reason}; remove the folder to begin anew", path.display())]
+    Malformed { path: PathBuf, reason: String },
+    #[error("{} addresses cannot be used; nothing was started:{}", .0.len(), list(.0))]
+    Ports(Vec<PortError>),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error("the program's own path or process is unknown")]
+    Program(#[source] io::Error),
+    #[error("{what} cannot be started")]
+    Spawn {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{name} keeps ending ({how}); the end of {}:\n{tail}", log.display())]
+    KeepsEnding {
+        name: String,
+        how: String,
+        log: PathBuf,
+        tail: String,
+    },
+    #[error("{name} could not enrol ({status}): {output}")]
+    Enrol {
+        name: String,
+        status: ExitStatus,
+        output: String,
+    },
+    #[error(transparent)]
+    Rest(#[from] RestError),
+    #[error("the control plane's files cannot be used: {0}")]
+    Client(String),
+    #[error("the pool was not ready after {seconds} s; still waiting for:{waiting}\nlogs: {}", logs.display())]
+    NotReady {
+        seconds: u64,
+        waiting: String,
+        logs: PathBuf,
+    },
+}
+
+fn list(errors: &[PortError]) -> String {
+    errors
+        .iter()
+        .map(|e| format!("\n  {}", fairlead_telemetry::chain(e)))
+        .collect()
+}
+
+impl UpError {
+    /// The client's error, in words: it is a failure of `up`'s own files.
+    pub(super) fn client(failure: &Failure) -> Self {
+        Self::Client(fairlead_telemetry::chain(failure.as_error()))
+    }
+}
+
+impl Failing for UpError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Lock(_) | Self::Ports(_) => Exit::Refused,
+            Self::Rest(error) => error.exit(),
+            Self::Signals(_)
+            | Self::File(_)
+            | Self::Path { .. }
+            | Self::Malformed { .. }
+            | Self::Port(_)
+            | Self::Program(_)
+            | Self::Spawn { .. }
+            | Self::KeepsEnding { .. }
+            | Self::Enrol { .. }
+            | Self::Client(_)
+            | Self::NotReady { .. } => Exit::Failed,
+        }
+    }
+}

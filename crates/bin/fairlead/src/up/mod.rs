@@ -1,0 +1,107 @@
+//! `fairlead up`: a whole pool on one machine, as real processes that enrol in the ordinary way.
+//!
+//! It plays the service manager: daemons that die are started again. It knows of the pool only
+//! what an admin can see: the REST interface, and the runtime files of the daemons. Everything it
+//! starts is tied to it, so that the pool ends when it does, however it ends.
+
+mod build;
+mod daemon;
+mod demo;
+mod error;
+mod layout;
+mod plan;
+mod pool_file;
+mod progress;
+mod watch;
+
+use crate::cli::pool::Up;
+use crate::exit::Failure;
+use build::Builder;
+use daemon::Daemons;
+use error::UpError;
+use fairlead_host::{FolderLock, Shutdown};
+use layout::{Addresses, Layout};
+use plan::Plan;
+use progress::Progress;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Runs the pool until Ctrl-C or SIGTERM.
+pub(crate) async fn run(flags: &Up) -> Result<(), Failure> {
+    let plan = Plan::check(flags)?;
+    Ok(run_plan(&plan).await?)
+}
+
+async fn run_plan(plan: &Plan) -> Result<(), UpError> {
+    let shutdown = Shutdown::install().map_err(UpError::Signals)?;
+    let layout = Layout::new(&plan.dir);
+    layout.create()?;
+    let _lock = FolderLock::acquire(&plan.dir).map_err(UpError::Lock)?;
+    let progress = Progress::new();
+    progress.say(&format!("fairlead {}: a pool in {}", crate::run::VERSION, plan.dir.display()));
+    pool_file::remove(&layout)?;
+    daemon::await_leftovers(&plan.dir, &progress).await;
+    let addresses = Addresses::load_or_choose(&layout, plan)?;
+    addresses.check_free(plan)?;
+    layout.rotate_logs()?;
+
+    let began = Instant::now();
+    let stop = shutdown.token();
+    let mut daemons = Daemons::new(&layout, plan.log_format)?;
+    let result = tokio::select! {
+        result = serve(plan, &layout, &addresses, &daemons, &progress, began, stop.clone()) => result,
+        () = stop.cancelled() => Ok(()),
+    };
+    progress.say("stopping");
+    daemons.stop(&layout).await;
+    let removed = pool_file::remove(&layout);
+    if result.is_ok() {
+        progress.say("stopped");
+    }
+    result.and(removed)
+}
+
+async fn serve(
+    plan: &Plan,
+    layout: &Layout,
+    addresses: &Addresses,
+    daemons: &Daemons,
+    progress: &Progress,
+    began: Instant,
+    stop: CancellationToken,
+) -> Result<(), UpError> {
+    let echo = demo::Echo::start(&layout.demo_socket(), plan.needs_echo())?;
+    let builder = Builder {
+        plan,
+        layout,
+        addresses,
+        daemons,
+        progress,
+    };
+    let client = builder.build().await?;
+    progress.say(&format!(
+        "the pool is ready after {:.1} s; Ctrl-C stops it",
+        began.elapsed().as_secs_f64()
+    ));
+    let watch = watch::Watch {
+        layout,
+        addresses,
+        daemons,
+        client: client.clone(),
+        relays: plan.relay_names(),
+    };
+    let first = watch.first_file().await?;
+    builder.banner(&first);
+    let demo = async {
+        match plan.demo {
+            true => demo::show(addresses.demo_listen, layout, progress).await,
+            false => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        result = watch.keep(first) => result,
+        () = demo => Ok(()),
+        () = echo.serve() => Ok(()),
+        () = stop.cancelled() => Ok(()),
+    }
+}
