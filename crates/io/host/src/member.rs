@@ -214,7 +214,7 @@ impl MemberFolder {
     /// # Errors
     /// Names the file and every field with a fault.
     pub fn load(&self) -> Result<MemberConfig, MemberError> {
-        json::config_from_json(&self.config_path(), &self.read(&self.config_path())?)
+        MemberConfig::parse(&self.config_path(), &self.read(&self.config_path())?)
     }
 
     /// Writes `trust.json`.
@@ -231,7 +231,7 @@ impl MemberFolder {
     /// # Errors
     /// Names the file and every field with a fault.
     pub fn load_trust(&self) -> Result<TrustBundle, MemberError> {
-        json::trust_from_json(&self.trust_path(), &self.read(&self.trust_path())?)
+        TrustBundle::parse(&self.trust_path(), &self.read(&self.trust_path())?)
     }
 
     /// Writes key, certificate chain and roots; the key first, so that a crash never leaves a
@@ -364,6 +364,14 @@ pub fn read_runtime(path: &Path) -> Result<Option<RuntimeInfo>, MemberError> {
 }
 
 impl MemberConfig {
+    /// Reads the content of a `member.json`; `path` is for messages only.
+    ///
+    /// # Errors
+    /// Names the file and every field with a fault.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, MemberError> {
+        json::config_from_json(path, bytes)
+    }
+
     /// The member's identity in its trust domain.
     #[must_use]
     pub const fn identity(&self) -> Identity {
@@ -371,6 +379,16 @@ impl MemberConfig {
             MemberRole::Relay(id) => Identity::Relay(id),
             MemberRole::Node(id) => Identity::Node(id),
         }
+    }
+}
+
+impl TrustBundle {
+    /// Reads the content of a `trust.json`; `path` is for messages only.
+    ///
+    /// # Errors
+    /// Names the file and every field with a fault.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, MemberError> {
+        json::trust_from_json(path, bytes)
     }
 }
 
