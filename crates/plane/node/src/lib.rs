@@ -34,3 +34,6 @@ mod view;
 
 pub use config::{IdentityFault, NodeConfig, NodeError};
 pub use run::run;
+
+#[cfg(test)]
+mod tests;

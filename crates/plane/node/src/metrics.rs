@@ -174,6 +174,24 @@ impl NodeMetrics {
         self.streams_refused.get_or_create(&label).inc();
     }
 
+    /// How many associations this daemon has made as a consumer.
+    #[cfg(test)]
+    pub(crate) fn association_count(&self) -> u64 {
+        self.associations
+            .get_or_create(&StreamRole::Consumer.into())
+            .get()
+    }
+
+    /// How many were refused with `code`.
+    #[cfg(test)]
+    pub(crate) fn refused_count(&self, role: StreamRole, code: RefusalCode) -> u64 {
+        let label = CodeLabel {
+            role: role.as_str(),
+            code: code.as_str(),
+        };
+        self.streams_refused.get_or_create(&label).get()
+    }
+
     /// Counts a stream that broke; `reason` is a stable code.
     pub(crate) fn failed(&self, role: StreamRole, reason: &'static str) {
         let label = CodeLabel {

@@ -40,10 +40,29 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 /// usable. A control plane or relays that are away are no error.
 pub async fn run(config: NodeConfig, cancel: CancellationToken) -> Result<(), NodeError> {
     // Boxed: everything that the start needs at once would make every caller's future as large.
-    Box::pin(start_and_wait(config, cancel)).await
+    Box::pin(start_and_wait(config, cancel, |_| {})).await
 }
 
-async fn start_and_wait(config: NodeConfig, cancel: CancellationToken) -> Result<(), NodeError> {
+/// The parts of a running daemon that a test looks into.
+#[derive(Debug, Clone)]
+pub(crate) struct Started {
+    /// Takes documents, as the control session does.
+    pub(crate) keeper: Arc<Mutex<ViewKeeper>>,
+    /// What has happened.
+    pub(crate) metrics: NodeMetrics,
+    /// Who is connected.
+    pub(crate) relays: Relays,
+    /// Who listens.
+    pub(crate) listeners: ListenerTable,
+    /// What is carried.
+    pub(crate) live: LiveStreams,
+}
+
+pub(crate) async fn start_and_wait(
+    config: NodeConfig,
+    cancel: CancellationToken,
+    started: impl FnOnce(Started) + Send,
+) -> Result<(), NodeError> {
     let _lock = FolderLock::acquire(&config.dir)?;
     let folder = MemberFolder::new(config.dir.clone());
     let member = folder.load()?;
@@ -116,13 +135,21 @@ async fn start_and_wait(config: NodeConfig, cancel: CancellationToken) -> Result
         session_numbers: AtomicU32::new(0),
         streams: streams.clone(),
     });
+    let keeper = Arc::new(Mutex::new(keeper));
+    started(Started {
+        keeper: keeper.clone(),
+        metrics: metrics.clone(),
+        relays: relays.clone(),
+        listeners: listeners.clone(),
+        live: live.clone(),
+    });
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
         server_name: member.grpc_server_name.clone(),
         version: config.version,
         tls,
         identity,
-        keeper: Arc::new(Mutex::new(keeper)),
+        keeper,
         relays,
         listeners: listeners.clone(),
         live: live.clone(),

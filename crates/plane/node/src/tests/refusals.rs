@@ -1,0 +1,93 @@
+//! Who and what is refused (R-STR-05, R-STR-07, F-08, R-REV-01).
+
+use super::pool::{PATIENCE, Pool, eventually, keyring};
+use super::traffic::{echo, exchange};
+use crate::metrics::StreamRole;
+use fairlead_model::RefusalCode;
+use fairlead_trust::SigningKey;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// The application reads an error, in time.
+async fn reads_reset(mut socket: TcpStream) -> Duration {
+    let started = Instant::now();
+    let read = tokio::time::timeout(PATIENCE, socket.read(&mut [0; 1]))
+        .await
+        .unwrap();
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    started.elapsed()
+}
+
+/// F-08: a closed port and a missing socket have their own codes, in under a second, and leak no
+/// stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn targets_fail_by_code() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    let pool = Pool::start(1, &[address, "unix:/nonexistent/socket".to_owned()]).await;
+    for (link, code) in [
+        (0, RefusalCode::TargetRefused),
+        (1, RefusalCode::TargetUnreachable),
+    ] {
+        let took = reads_reset(pool.connect(link).await).await;
+        assert!(took < Duration::from_secs(1), "{code}: {took:?}");
+        assert_eq!(pool.alpha.refused(StreamRole::Consumer, code), 1, "{code}");
+        assert_eq!(pool.beta.refused(StreamRole::Publisher, code), 1, "{code}");
+    }
+    eventually("the streams to be forgotten", || {
+        pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
+    })
+    .await;
+}
+
+/// R-STR-05: without a grant nothing is dialled; the connection is held for the grant that may be
+/// on its way, then reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_a_grant_nothing_is_dialled() {
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut pool = Pool::start(1, &[target.local_addr().unwrap().to_string()]).await;
+    pool.links[0].granted = false;
+    pool.publish().await;
+    reads_reset(pool.connect(0).await).await;
+    let dialled = tokio::time::timeout(Duration::from_millis(200), target.accept()).await;
+    assert!(dialled.is_err(), "the target was dialled");
+}
+
+/// R-STR-05: the relay is not trusted for authorisation. A publisher whose policy knows other grant
+/// keys refuses what the relay admitted, before it dials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_publisher_judges_grants_itself() {
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut pool = Pool::start(1, &[target.local_addr().unwrap().to_string()]).await;
+    pool.beta_grant_keys = keyring(&SigningKey::from_seed(&[77; 32]));
+    pool.publish().await;
+    reads_reset(pool.connect(0).await).await;
+    assert_eq!(pool.alpha.refused(StreamRole::Consumer, RefusalCode::BadGrant), 1);
+    let dialled = tokio::time::timeout(Duration::from_millis(200), target.accept()).await;
+    assert!(dialled.is_err(), "the target was dialled");
+}
+
+/// R-REV-01: the publisher's daemon resets the live streams of a revoked route itself; those of
+/// others go on, and the listener is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_revocation_resets_live_streams() {
+    let mut pool = Pool::start(1, &[echo().await, echo().await]).await;
+    let (mut doomed, mut other) = (pool.connect(0).await, pool.connect(1).await);
+    for socket in [&mut doomed, &mut other] {
+        socket.write_all(b"x").await.unwrap();
+        socket.read_exact(&mut [0; 1]).await.unwrap();
+    }
+    pool.links[0].revoked = true;
+    // Only beta learns of it: the relay and the consumer are out of reach of the control plane.
+    let policy = pool.authority.node_policy(&pool.next_beta_policy());
+    pool.beta.offer_policy(&policy);
+    reads_reset(doomed).await;
+    assert_eq!(exchange(other, b"still here").await.unwrap(), b"still here");
+    pool.publish().await;
+    pool.ready().await;
+    let refused = TcpStream::connect(pool.links[0].listen).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
