@@ -1,0 +1,5 @@
+//! Tests of frames, machines and registry.
+
+mod frames;
+mod machines;
+mod registrations;
