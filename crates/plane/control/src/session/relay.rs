@@ -73,14 +73,20 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
         return;
     }
     let cancel = inner.stopping.child_token();
-    let Opened { session, mut probes } = inner.observed.open_relay(id, text(hello.version.clone()), cancel.clone());
+    let Opened {
+        session,
+        mut probes,
+        first,
+    } = inner
+        .observed
+        .open_relay(id, text(hello.version.clone()), cancel.clone());
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
         down,
         sent: Sent::default(),
     };
-    let ended = match task.open(hello).await {
+    let ended = match task.open(hello, first).await {
         Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
         Err(ended) => ended,
     };
@@ -95,8 +101,8 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
 }
 
 impl Task {
-    async fn open(&mut self, hello: pb::RelayHello) -> Result<(), Ended> {
-        record_return(&self.inner, self.id).await.map_err(|error| {
+    async fn open(&mut self, hello: pb::RelayHello, first: bool) -> Result<(), Ended> {
+        record_return(&self.inner, self.id, first).await.map_err(|error| {
             tracing::warn!(relay = %self.id, error = %fairlead_telemetry::chain(&error), "a session could not be opened");
             Ended::Gone
         })?;
@@ -397,26 +403,26 @@ async fn record_loss(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
 }
 
 /// On reconnect: the outage goes into the audit log (R-POL-08), with its beginning and its end.
-async fn record_return(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
+///
+/// A loss that is on record began then. One that is not, at the `first` session of this process's
+/// life, is the control plane's own: it was alive for the last time at its last pulse.
+async fn record_return(inner: &Inner, id: RelayId, first: bool) -> Result<(), CommitError> {
     let to = inner.clock.wall();
     let turn = inner.ledger.turn().await?;
     let Some(before) = turn.state().relay(id) else {
         return Ok(());
     };
-    let had_policy = turn
+    let had_lease = turn
         .state()
         .heads
         .get(&MemberKey::Relay(Text(id)))
         .is_some_and(|head| head.record.lease_seq > 0);
-    // No end on record: the control plane was ended while the session was there, and was alive for
-    // the last time at its last pulse.
-    let from = before.lost_at.map(WallTime::from).or(inner.last_pulse);
-    let outage = from.filter(|from| had_policy && to.since(*from) >= OFFLINE_AFTER);
+    let from = before
+        .lost_at
+        .map(WallTime::from)
+        .or(inner.last_pulse.filter(|_| first));
+    let outage = from.filter(|from| had_lease && to.since(*from) >= OFFLINE_AFTER);
     if before.lost_at.is_none() && outage.is_none() {
-        return Ok(());
-    }
-    // A second session of this process's life has no outage before it but its own.
-    if before.lost_at.is_none() && inner.observed.lock().relays.get(&id).is_some_and(|o| o.lost_at.is_some() || o.status.is_some()) {
         return Ok(());
     }
     let after = RelayRecord {
