@@ -31,6 +31,9 @@ impl Layout {
     pub(super) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
     pub(super) fn pool_file(&self) -> PathBuf {
         self.dir.join("pool.json")
     }

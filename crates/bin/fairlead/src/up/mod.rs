@@ -78,19 +78,22 @@ async fn serve(
         daemons,
         progress,
     };
-    let client = builder.build().await?;
-    progress.say(&format!(
-        "the pool is ready after {:.1} s; Ctrl-C stops it",
-        began.elapsed().as_secs_f64()
-    ));
+    // Already served while the pool is built: a person who is fast finds it there.
+    let client = tokio::select! {
+        built = builder.build() => built?,
+        () = echo.serve() => return Ok(()),
+    };
     let watch = watch::Watch {
         layout,
         addresses,
         daemons,
-        client: client.clone(),
+        progress,
+        client,
         relays: plan.relay_names(),
     };
     let first = watch.first_file().await?;
+    let seconds = began.elapsed().as_secs_f64();
+    progress.say(&format!("the pool is ready after {seconds:.1} s; Ctrl-C stops it"));
     builder.banner(&first);
     let demo = async {
         match plan.demo {

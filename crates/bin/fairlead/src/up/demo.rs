@@ -1,0 +1,259 @@
+//! The built-in echo service, and a verified byte stream through it.
+
+use super::error::UpError;
+use super::layout::Layout;
+use super::plan::CONSUMER;
+use super::progress::Progress;
+use fairlead_host::member::MemberFolder;
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Connections of the echo service at once: far more than people open by hand.
+const ECHOES_MAX: usize = 256;
+/// What the stream sends at a time.
+const CHUNK_LEN: usize = 16 * 1024;
+/// Pause between chunks: about 3 MB/s, so that a demo leaves the machine usable.
+const CHUNK_PAUSE: Duration = Duration::from_millis(5);
+/// Pause before a broken stream is begun anew.
+const AGAIN_PAUSE: Duration = Duration::from_millis(500);
+/// How often the figures are shown.
+const SHOW_PAUSE: Duration = Duration::from_secs(1);
+/// A metrics page is below 1 MiB.
+const METRICS_LEN_MAX: u64 = 1024 * 1024;
+/// Metrics come from this machine.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The echo service on a Unix socket.
+#[derive(Debug)]
+pub(super) struct Echo(Option<UnixListener>);
+
+impl Echo {
+    /// Listens at `path` if the service is wanted.
+    pub(super) fn start(path: &Path, wanted: bool) -> Result<Self, UpError> {
+        let failed = |source| UpError::Path {
+            path: path.to_owned(),
+            source,
+        };
+        match std::fs::remove_file(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        if !wanted {
+            return Ok(Self(None));
+        }
+        UnixListener::bind(path).map(|l| Self(Some(l))).map_err(failed)
+    }
+
+    /// Serves for ever.
+    pub(super) async fn serve(&self) {
+        let Some(listener) = &self.0 else {
+            return std::future::pending().await;
+        };
+        let room = Arc::new(Semaphore::new(ECHOES_MAX));
+        let mut echoes = JoinSet::new();
+        loop {
+            let Ok(permit) = room.clone().acquire_owned().await else { return };
+            while echoes.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    echoes.spawn(async move {
+                        let _ = echo(stream).await;
+                        drop(permit);
+                    });
+                }
+                // Out of descriptors, say: others may be returned soon.
+                Err(_) => tokio::time::sleep(AGAIN_PAUSE).await,
+            }
+        }
+    }
+}
+
+async fn echo(mut stream: UnixStream) -> io::Result<()> {
+    let (mut reader, mut writer) = stream.split();
+    tokio::io::copy(&mut reader, &mut writer).await?;
+    writer.shutdown().await
+}
+
+/// What the stream has shown so far.
+#[derive(Debug, Default)]
+struct Figures {
+    verified: Cell<u64>,
+    longest_gap: Cell<Duration>,
+    breaks: Cell<u64>,
+}
+
+/// Keeps a verified stream running through the link and shows its figures, for ever.
+pub(super) async fn show(listen: SocketAddr, layout: &Layout, progress: &Progress) {
+    let figures = Figures::default();
+    let stream = async {
+        loop {
+            if let Err(error) = run_stream(listen, &figures).await {
+                figures.breaks.set(figures.breaks.get().saturating_add(1));
+                progress.say(&format!("demo: the stream broke ({error}); a new one follows"));
+            }
+            tokio::time::sleep(AGAIN_PAUSE).await;
+        }
+    };
+    let show = async {
+        loop {
+            tokio::time::sleep(SHOW_PAUSE).await;
+            progress.live(&format!(
+                "demo: {:.1} MiB verified, {} moves, longest gap {} ms, {} streams broken",
+                mebibytes(figures.verified.get()),
+                moves(layout).await,
+                figures.longest_gap.get().as_millis(),
+                figures.breaks.get(),
+            ));
+        }
+    };
+    tokio::join!(stream, show);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
+}
+
+/// One stream, until it breaks.
+async fn run_stream(listen: SocketAddr, figures: &Figures) -> io::Result<()> {
+    let mut stream = TcpStream::connect(listen).await?;
+    stream.set_nodelay(true)?;
+    let (mut reader, mut writer) = stream.split();
+    let send = async {
+        let mut offset = 0u64;
+        let mut chunk = vec![0; CHUNK_LEN];
+        loop {
+            fill(offset, &mut chunk);
+            writer.write_all(&chunk).await?;
+            offset = offset.wrapping_add(CHUNK_LEN as u64);
+            tokio::time::sleep(CHUNK_PAUSE).await;
+        }
+    };
+    let receive = async {
+        let mut offset = 0u64;
+        let mut got = vec![0; CHUNK_LEN];
+        let mut want = vec![0; CHUNK_LEN];
+        let mut last = Instant::now();
+        loop {
+            let n = reader.read(&mut got).await?;
+            let (got, want) = match (got.get(..n), want.get_mut(..n)) {
+                (Some(got), Some(want)) if n > 0 => (got, want),
+                (_, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            };
+            fill(offset, want);
+            if got != want {
+                let text = format!("bytes {offset} to {} are not those sent", offset + n as u64);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            offset = offset.wrapping_add(n as u64);
+            figures.verified.set(figures.verified.get().saturating_add(n as u64));
+            figures
+                .longest_gap
+                .set(figures.longest_gap.get().max(last.elapsed()));
+            last = Instant::now();
+        }
+    };
+    tokio::try_join!(send, receive).map(|((), ())| ())
+}
+
+/// The byte at each place of the stream, so that a lost, doubled or swapped byte shows: one byte
+/// of splitmix64's output per place.
+fn fill(offset: u64, chunk: &mut [u8]) {
+    for (place, byte) in (offset..).zip(chunk) {
+        let mut z = place.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        *byte = z.to_le_bytes()[3];
+    }
+}
+
+/// How often streams were moved, as alpha counts; 0 while it does not tell.
+async fn moves(layout: &Layout) -> u64 {
+    let url = MemberFolder::new(layout.node(CONSUMER))
+        .read_runtime()
+        .ok()
+        .flatten()
+        .and_then(|info| info.metrics_url);
+    let Some(address) = url.as_deref().and_then(address_of) else {
+        return 0;
+    };
+    let page = tokio::time::timeout(METRICS_TIMEOUT, scrape(address)).await;
+    page.ok().and_then(Result::ok).map_or(0, |page| sum_moves(&page))
+}
+
+/// The address in `http://ADDRESS/metrics`.
+fn address_of(url: &str) -> Option<SocketAddr> {
+    url.strip_prefix("http://")?.split('/').next()?.parse().ok()
+}
+
+async fn scrape(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut page = String::new();
+    stream.take(METRICS_LEN_MAX).read_to_string(&mut page).await?;
+    Ok(page)
+}
+
+fn sum_moves(page: &str) -> u64 {
+    page.lines()
+        .filter(|line| line.starts_with("fairlead_stream_moves_total"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_depends_on_its_place_alone() {
+        let mut whole = [0; 100];
+        fill(7, &mut whole);
+        let mut part = [0; 40];
+        fill(37, &mut part);
+        assert_eq!(whole[30..70], part);
+        assert_ne!(whole[..40], part);
+    }
+
+    #[test]
+    fn moves_are_summed_over_labels() {
+        let page = "# HELP x\nfairlead_stream_moves_total{kind=\"planned\"} 2\nfairlead_stream_moves_total{kind=\"failure\"} 3\nother 9\n";
+        assert_eq!(sum_moves(page), 5);
+        assert_eq!(address_of("http://127.0.0.1:9/metrics"), Some("127.0.0.1:9".parse().unwrap()));
+        assert_eq!(address_of("x"), None);
+    }
+
+    #[tokio::test]
+    async fn the_echo_service_echoes_and_half_closes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let echo = Echo::start(&path, true).unwrap();
+        let client = async {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            stream.write_all(b"hello").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            text
+        };
+        tokio::select! {
+            text = client => assert_eq!(text, "hello"),
+            () = echo.serve() => panic!("the service ended"),
+        }
+        // A socket left behind by a run that was killed is replaced.
+        drop(echo);
+        Echo::start(&path, true).unwrap();
+        Echo::start(&path, false).unwrap();
+        assert!(!path.exists());
+    }
+}
