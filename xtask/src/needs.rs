@@ -9,12 +9,15 @@ use std::process::Command;
 const FOLDERS: [&str; 5] = ["/usr/bin", "/usr/sbin", "/sbin", "/bin", "/usr/local/bin"];
 
 /// A program that tests call, and the Debian package that holds it.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("cc", "build-essential"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("unshare", "util-linux"),
     ("setpriv", "util-linux"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("losetup", "mount"),
+    ("perl", "perl-base"),
 ];
 
 /// Looks for everything; installs what is missing where that is allowed, else names it.

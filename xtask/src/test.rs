@@ -132,23 +132,22 @@ const DENY_VERSION: &str = "0.20.2";
 
 fn deny() -> Result<Tests> {
     if !steps::answers("cargo", &["deny", "--version"]) {
-        steps::run(
-            "cargo",
-            &[
-                "install",
-                "--locked",
-                "--quiet",
-                "--version",
-                DENY_VERSION,
-                "cargo-deny",
-            ],
-        )?;
+        // A debug build is there in a third of the time, and its one run is short.
+        let mut install = Command::new("cargo");
+        install.args([
+            "install",
+            "--debug",
+            "--locked",
+            "--quiet",
+            "--version",
+            DENY_VERSION,
+            "cargo-deny",
+        ]);
+        steps::run_command(&mut install)?;
     }
     // Advisories need a database from the network: they are no part of a build that works without one.
-    done(steps::run(
-        "cargo",
-        &["deny", "--offline", "check", "bans", "licenses", "sources"],
-    ))
+    let arguments = ["deny", "--offline", "check", "bans", "licenses", "sources"];
+    done(steps::run("cargo", &arguments))
 }
 
 fn clippy() -> Result<Tests> {

@@ -63,7 +63,7 @@ struct Setting {
     line: usize,
 }
 
-/// Reads a table: `key: "…" … meaning: "…"`, or `text("key", …, "meaning")`.
+/// Reads a table: `key: "…" … meaning: "…"`, or `text("key", …, "meaning")` and `switch(…)` alike.
 fn settings(table: &SourceFile) -> Vec<Setting> {
     let product = table.halves().0.join("\n");
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ fn settings(table: &SourceFile) -> Vec<Setting> {
         let line = product.get(..at).unwrap_or_default().lines().count() + 1;
         let strings = strings(entry);
         let named = |name: &str| entry.split_once(name).and_then(|(_, rest)| strings_first(rest));
-        let (key, meaning) = match entry.starts_with("text(") {
+        let (key, meaning) = match entry.starts_with("text(") || entry.starts_with("switch(") {
             true => (
                 strings.first().cloned(),
                 strings.last().cloned().filter(|_| strings.len() > 1),
@@ -91,7 +91,7 @@ fn settings(table: &SourceFile) -> Vec<Setting> {
 
 /// The entries of a table, each from its opening to the bracket that closes it.
 fn entries(product: &str) -> Vec<(usize, &str)> {
-    let openings = ["text(", "Definition {", "Setting {"];
+    let openings = ["text(", "switch(", "Definition {", "Setting {"];
     let mut found = Vec::new();
     for opening in openings {
         for (at, _) in product.match_indices(opening) {
