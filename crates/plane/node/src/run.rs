@@ -45,6 +45,7 @@ pub async fn run(config: NodeConfig, cancel: CancellationToken) -> Result<(), No
 
 /// The parts of a running daemon that a test looks into.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests look in"))]
 pub(crate) struct Started {
     /// Takes documents, as the control session does.
     pub(crate) keeper: Arc<Mutex<ViewKeeper>>,
@@ -161,6 +162,8 @@ pub(crate) async fn start_and_wait(
     });
 
     let (front, back) = (CancellationToken::new(), CancellationToken::new());
+    // A dropped daemon ends its tasks too.
+    let _guards = (front.clone().drop_guard(), back.clone().drop_guard());
     let mut parts: JoinSet<&'static str> = JoinSet::new();
     parts.spawn(named(
         "hop sessions",

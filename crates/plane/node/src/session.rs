@@ -308,6 +308,9 @@ impl Control<'_> {
     fn publish(&mut self, view: &mut ViewReceiver) {
         let wanted = publications(&view.borrow_and_update(), self.relay.relay);
         self.machine.set_publications(&wanted, self.context.clock.mono());
+        if *self.established {
+            self.report_registrations();
+        }
     }
 
     async fn flush(&mut self) -> Result<(), SessionEnd> {

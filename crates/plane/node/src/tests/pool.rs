@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,16 +30,49 @@ pub(crate) const BETA: NodeId = NodeId::from_bytes([0xb; 16]);
 /// Longest wait for anything that a test expects.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon that runs as a task; killed without a goodbye when dropped.
+/// A daemon with a runtime of its own, so that it can be killed: every task and socket at once, and
+/// no goodbye.
 struct Running {
     cancel: CancellationToken,
     task: JoinHandle<()>,
+    runtime: Option<Runtime>,
+}
+
+impl Running {
+    fn start<F: Future<Output = ()> + Send + 'static>(daemon: impl FnOnce(CancellationToken) -> F) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let cancel = CancellationToken::new();
+        let task = runtime.spawn(daemon(cancel.clone()));
+        Self {
+            cancel,
+            task,
+            runtime: Some(runtime),
+        }
+    }
+
+    async fn kill(mut self) {
+        let runtime = self.runtime.take().unwrap();
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE))
+            .await
+            .unwrap();
+    }
+
+    async fn stop(mut self) {
+        self.cancel.cancel();
+        (&mut self.task).await.unwrap();
+        self.kill().await;
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.cancel.cancel();
-        self.task.abort();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -85,6 +119,9 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool of `relays` relays with one link to each of `targets`, ready for traffic.
     pub(crate) async fn start(relays: usize, targets: &[String]) -> Self {
+        if let Ok(filter) = std::env::var("FAIRLEAD_LOG") {
+            let _ = fairlead_telemetry::init(fairlead_telemetry::LogFormat::Text, Some(&filter));
+        }
         let root = tempfile::tempdir().unwrap();
         let authority = Authority::new();
         let mut workers = Vec::new();
@@ -138,7 +175,7 @@ impl Pool {
                     .reach()
                     .iter()
                     .map(|(_, r)| r.registered.len())
-                    .sum()
+                    .sum::<usize>()
             };
             let connected = |n: &Node| n.started.relays.sessions().len() == relays;
             let bound = self.alpha.started.listeners.states();
@@ -282,15 +319,13 @@ impl Worker {
 
     /// Ends the worker as a kill would: no goodbye to anybody.
     pub(crate) async fn kill(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.task.abort();
-            let _ = (&mut running.task).await;
+        if let Some(running) = self.running.take() {
+            running.kill().await;
         }
     }
 
     /// Starts it in the same folder, on the same port.
     pub(crate) async fn restart(&mut self) {
-        let cancel = CancellationToken::new();
         let config = WorkerConfig {
             dir: self.dir.clone(),
             listen: self.address,
@@ -299,9 +334,9 @@ impl Worker {
         };
         let runtime = self.dir.join("worker/runtime.json");
         let _ = std::fs::remove_file(&runtime);
-        let token = cancel.clone();
-        let task = tokio::spawn(async move { fairlead_worker::run(config, token).await.unwrap() });
-        self.running = Some(Running { cancel, task });
+        self.running = Some(Running::start(|cancel| async move {
+            fairlead_worker::run(config, cancel).await.unwrap();
+        }));
         eventually("the worker to listen", || runtime.exists()).await;
         let info = std::fs::read_to_string(&runtime).unwrap();
         let listen = info
@@ -383,9 +418,8 @@ impl Node {
 
     /// Ends the daemon as a kill would and starts it in the same folder.
     pub(crate) async fn kill_and_restart(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.task.abort();
-            let _ = (&mut running.task).await;
+        if let Some(running) = self.running.take() {
+            running.kill().await;
         }
         let (running, started) = run_node(&self.dir).await;
         self.running = Some(running);
@@ -394,9 +428,8 @@ impl Node {
 
     /// Ends the daemon in order.
     pub(crate) async fn stop(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.cancel.cancel();
-            (&mut running.task).await.unwrap();
+        if let Some(running) = self.running.take() {
+            running.stop().await;
         }
     }
 
@@ -420,20 +453,17 @@ impl Node {
 }
 
 async fn run_node(dir: &std::path::Path) -> (Running, Started) {
-    let cancel = CancellationToken::new();
     let config = NodeConfig {
         dir: dir.to_owned(),
         metrics: None,
         version: "test",
     };
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    let token = cancel.clone();
-    let task = tokio::spawn(async move {
+    let running = Running::start(|cancel| async move {
         let tell = move |started| drop(sender.send(started));
-        Box::pin(start_and_wait(config, token, tell)).await.unwrap();
+        Box::pin(start_and_wait(config, cancel, tell)).await.unwrap();
     });
-    let started = receiver.await.unwrap();
-    (Running { cancel, task }, started)
+    (running, receiver.await.unwrap())
 }
 
 /// Waits until `condition` holds; what it watches has no event to await from outside.

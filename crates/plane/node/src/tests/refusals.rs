@@ -34,8 +34,11 @@ async fn targets_fail_by_code() {
     ] {
         let took = reads_reset(pool.connect(link).await).await;
         assert!(took < Duration::from_secs(1), "{code}: {took:?}");
-        assert_eq!(pool.alpha.refused(StreamRole::Consumer, code), 1, "{code}");
-        assert_eq!(pool.beta.refused(StreamRole::Publisher, code), 1, "{code}");
+        eventually("the refusal to be counted", || {
+            pool.alpha.refused(StreamRole::Consumer, code) == 1
+                && pool.beta.refused(StreamRole::Publisher, code) == 1
+        })
+        .await;
     }
     eventually("the streams to be forgotten", || {
         pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
@@ -65,7 +68,10 @@ async fn the_publisher_judges_grants_itself() {
     pool.beta_grant_keys = keyring(&SigningKey::from_seed(&[77; 32]));
     pool.publish().await;
     reads_reset(pool.connect(0).await).await;
-    assert_eq!(pool.alpha.refused(StreamRole::Consumer, RefusalCode::BadGrant), 1);
+    eventually("the refusal to be counted", || {
+        pool.alpha.refused(StreamRole::Consumer, RefusalCode::BadGrant) == 1
+    })
+    .await;
     let dialled = tokio::time::timeout(Duration::from_millis(200), target.accept()).await;
     assert!(dialled.is_err(), "the target was dialled");
 }
@@ -82,7 +88,8 @@ async fn a_revocation_resets_live_streams() {
     }
     pool.links[0].revoked = true;
     // Only beta learns of it: the relay and the consumer are out of reach of the control plane.
-    let policy = pool.authority.node_policy(&pool.next_beta_policy());
+    let policy = pool.next_beta_policy();
+    let policy = pool.authority.node_policy(&policy);
     pool.beta.offer_policy(&policy);
     reads_reset(doomed).await;
     assert_eq!(exchange(other, b"still here").await.unwrap(), b"still here");
