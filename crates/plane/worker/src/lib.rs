@@ -21,6 +21,9 @@ mod session;
 mod splice;
 mod tunnels;
 
+#[cfg(test)]
+mod tests;
+
 pub use control::SocketError;
 pub use identity::ReloadError;
 pub use policy::PolicyStateError;

@@ -1,0 +1,495 @@
+//! Who gets a tunnel, and who does not, with which code.
+
+use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, ROUTE, answer, code, soon, wall};
+use bytes::Bytes;
+use fairlead_hop::{Answer, Frame, LegKind, Open};
+use fairlead_model::{EndpointId, Generation, Identity, NodeId, RefusalCode, RouteId};
+use fairlead_rpc::pb;
+use fairlead_transport::{CarrierConfig, CarrierEnd, Dialler, LegError};
+use fairlead_trust::{PayloadType, PolicyEndpoint, PolicyRoute, SigningKey, seal};
+use std::time::{Duration, Instant};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// R-ADM-05: every refusal has its code.
+#[tokio::test]
+async fn refusals_have_their_codes() {
+    let pool = Pool::new();
+    let (_worker, alpha, beta) = pool.ready().await;
+    let with = |grant: Bytes| Open { grant, ..pool.open() };
+    let foreign = {
+        let key = SigningKey::from_seed(&[66; 32]);
+        let payload = fairlead_rpc::signed::encode_grant(&fairlead_trust::Grant {
+            consumer: ALPHA,
+            publisher: BETA,
+            endpoint: ENDPOINT,
+            route: ROUTE,
+            generation: Generation(1),
+            epoch: fairlead_model::PolicyEpoch(1),
+            revision: fairlead_model::Revision(1),
+            not_before: wall(),
+            not_after: wall().plus(HOUR),
+        });
+        seal(&key, PayloadType::Grant, &payload).unwrap()
+    };
+    let other_route = RouteId::from_bytes([0x99; 16]);
+    for (open, want) in [
+        (with(Bytes::from_static(b"nonsense")), RefusalCode::BadGrant),
+        (with(foreign), RefusalCode::BadGrant),
+        (with(pool.grant(1, |g| g.consumer = BETA)), RefusalCode::BadGrant),
+        (
+            with(pool.grant(1, |g| g.route = other_route)),
+            RefusalCode::BadGrant,
+        ),
+        (
+            Open {
+                route: other_route,
+                ..with(pool.grant(1, |g| g.route = other_route))
+            },
+            RefusalCode::UnknownRoute,
+        ),
+        (
+            with(pool.grant(1, |g| {
+                g.not_before = wall().minus(2 * HOUR);
+                g.not_after = wall().minus(HOUR);
+            })),
+            RefusalCode::GrantExpired,
+        ),
+        (
+            with(pool.grant(1, |g| g.not_before = wall().plus(HOUR))),
+            RefusalCode::GrantNotYetValid,
+        ),
+    ] {
+        assert_eq!(code(alpha.open(open).await), want);
+    }
+    // The route is alpha's; beta cannot use alpha's grant.
+    assert_eq!(code(beta.open(pool.open()).await), RefusalCode::BadGrant);
+    // Nobody serves it any more.
+    beta.want(&[]);
+    let begun = Instant::now();
+    loop {
+        let (opened, ()) = tokio::join!(alpha.open(pool.open()), async {
+            // The goodbye may still be on its way: then the leg comes.
+            let _ = tokio::time::timeout(Duration::from_millis(50), beta.accept()).await;
+        });
+        match opened {
+            Err(refusal) => break assert_eq!(refusal.code, RefusalCode::NotRegistered),
+            Ok(_) => assert!(begun.elapsed() < Duration::from_secs(5)),
+        }
+    }
+}
+
+/// A relay that knows no policy admits nothing, and says why.
+#[tokio::test]
+async fn without_a_policy_nothing_is_admitted() {
+    let pool = Pool::new();
+    let mut worker = pool.start().await;
+    let alpha = Node::connect(&pool, worker.address, ALPHA).await;
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::NoPolicy);
+    alpha.want(&[(ENDPOINT, 1)]);
+    assert_eq!(alpha.refused(ENDPOINT).await, RefusalCode::NoPolicy);
+    assert_eq!(worker.status().await.applied, None);
+}
+
+/// R-POL-06: after the lease's end live tunnels go on, and nothing new comes.
+#[tokio::test]
+async fn after_the_lease_tunnels_go_on() {
+    let pool = Pool::new();
+    let mut worker = pool.start().await;
+    let signed = pool.signed(&pool.policy(1), 1, Duration::from_secs(2));
+    worker.apply(signed).await.unwrap();
+    let alpha = Node::connect(&pool, worker.address, ALPHA).await;
+    let beta = Node::connect(&pool, worker.address, BETA).await;
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let (near, (_, mut far)) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    let mut near = near.unwrap();
+    let begun = Instant::now();
+    while worker.scrape().await.contains("lease_left_seconds 1") || begun.elapsed() < Duration::from_secs(2) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let resumed = Open {
+        resume: true,
+        ..pool.open()
+    };
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::LeaseEnded);
+    assert_eq!(code(alpha.open(resumed).await), RefusalCode::LeaseEnded);
+    near.send.write_all(b"still here").await.unwrap();
+    let mut word = [0; 10];
+    soon(far.recv.read_exact(&mut word)).await.unwrap();
+    // A renewed lease admits again.
+    let signed = pool.signed(&pool.policy(2), 2, HOUR);
+    worker.apply(signed).await.unwrap();
+    let (again, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    assert!(again.is_ok());
+}
+
+/// R-REV-01: a policy that revokes a route closes its tunnels, and only its.
+#[tokio::test]
+async fn revocation_closes_the_routes_tunnels_only() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    let other = RouteId::from_bytes([0x22; 16]);
+    let mut policy = pool.policy(2);
+    policy.routes.push(PolicyRoute {
+        route: other,
+        consumer: ALPHA,
+        endpoint: ENDPOINT,
+    });
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    let (doomed, (_, mut doomed_far)) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    let mut doomed = doomed.unwrap();
+    let keep = Open {
+        route: other,
+        grant: pool.grant(2, |g| g.route = other),
+        ..pool.open()
+    };
+    let (kept, (_, mut kept_far)) = tokio::join!(alpha.open(keep), beta.accept());
+    let mut kept = kept.unwrap();
+    let pending = alpha.begin(pool.open()).await;
+    let (_, _unanswered) = beta.incoming().await;
+
+    let mut policy = pool.policy(3);
+    policy.routes[0].route = other;
+    policy.revoked_routes = vec![ROUTE];
+    let begun = Instant::now();
+    worker.apply(pool.signed(&policy, 3, HOUR)).await.unwrap();
+    let mut chunks = [Bytes::new()];
+    for end in [
+        soon(doomed.recv.read_chunks(&mut chunks)).await,
+        soon(doomed_far.recv.read_chunks(&mut chunks)).await,
+    ] {
+        assert_eq!(end, Err(LegError::Reset(RefusalCode::Revoked.into())));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    // One that was still unanswered is refused.
+    let mut pending = pending;
+    assert_eq!(answer(&mut pending).await.unwrap_err().code, RefusalCode::Revoked);
+    kept.send.write_all(b"x").await.unwrap();
+    let mut one = [0];
+    soon(kept_far.recv.read_exact(&mut one)).await.unwrap();
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::Revoked);
+    assert!(
+        worker
+            .scrape()
+            .await
+            .contains("fairlead_tunnels_closed_total{code=\"REVOKED\"} 2")
+    );
+}
+
+/// R-POL-10: a grant ahead of its policy waits for it, within bounds.
+#[tokio::test]
+async fn a_grant_ahead_of_policy_is_held() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    let new = RouteId::from_bytes([0x31; 16]);
+    let ahead = || Open {
+        route: new,
+        grant: pool.grant(2, |g| g.route = new),
+        ..pool.open()
+    };
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(alpha.begin(ahead()).await);
+    }
+    // Each is known to be held once the seventeenth is refused.
+    let begun = Instant::now();
+    loop {
+        let mut leg = alpha.begin(ahead()).await;
+        if let Ok(refused) = tokio::time::timeout(Duration::from_millis(200), answer(&mut leg)).await {
+            assert_eq!(refused.unwrap_err().code, RefusalCode::TooMany);
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        held.push(leg);
+    }
+    let mut policy = pool.policy(2);
+    policy.routes.push(PolicyRoute {
+        route: new,
+        consumer: ALPHA,
+        endpoint: ENDPOINT,
+    });
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    let answers = async {
+        for leg in held.iter_mut().take(16) {
+            answer(leg).await.unwrap();
+        }
+    };
+    let accepts = async {
+        let mut legs = Vec::new();
+        for _ in 0..16 {
+            legs.push(beta.accept().await);
+        }
+        legs
+    };
+    let ((), _legs) = soon(async { tokio::join!(answers, accepts) }).await;
+    // One whose policy does not come is told so after 10 s.
+    let never = Open {
+        route: RouteId::from_bytes([0x32; 16]),
+        grant: pool.grant(9, |g| g.route = RouteId::from_bytes([0x32; 16])),
+        ..pool.open()
+    };
+    let begun = Instant::now();
+    let refused = code(alpha.open(never).await);
+    assert_eq!(refused, RefusalCode::GrantAheadOfPolicy);
+    let took = begun.elapsed();
+    assert!(
+        took >= Duration::from_secs(9) && took < Duration::from_secs(12),
+        "{took:?}"
+    );
+}
+
+/// A publisher's refusal reaches the consumer as it is; silence has its own code.
+#[tokio::test]
+async fn a_publishers_answer_is_passed_on() {
+    let pool = Pool::new();
+    let (worker, alpha, beta) = pool.ready().await;
+    let refusing = async {
+        let (_, mut leg) = beta.incoming().await;
+        let refusal = RefusalCode::UnknownAssociation.into();
+        leg.send
+            .write_frame(&Frame::Answer(Answer::Refused(refusal)))
+            .await
+            .unwrap();
+        leg.send.finish();
+        leg
+    };
+    let (refused, _leg) = tokio::join!(alpha.open(pool.open()), refusing);
+    assert_eq!(code(refused), RefusalCode::UnknownAssociation);
+    let begun = Instant::now();
+    let (silent, _leg) = tokio::join!(alpha.open(pool.open()), beta.incoming());
+    assert_eq!(code(silent), RefusalCode::PublisherUnreachable);
+    assert!(begun.elapsed() < Duration::from_secs(7));
+    let page = worker.scrape().await;
+    assert!(
+        page.contains("fairlead_opens_failed_total{reason=\"publisher_refused\"} 1"),
+        "{page}"
+    );
+    assert!(page.contains("fairlead_opens_failed_total{reason=\"publisher_unreachable\"} 1"));
+}
+
+/// R-ADM-03: an announced restart has its own code and a retry-after; back again, it serves.
+#[tokio::test]
+async fn an_announced_restart_is_told() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    beta.announce_restart();
+    // The relay has the frame before it has the close, by the order of the control stream.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    beta.carrier.close(RefusalCode::ShuttingDown);
+    worker.until(|s| s.hop_sessions == 1).await;
+    let refusal = alpha.open(pool.open()).await.err().expect("a refusal");
+    assert_eq!(refusal.code, RefusalCode::EndpointRestarting);
+    let after = refusal.retry_after.expect("a retry-after");
+    assert!(
+        after > Duration::from_secs(10) && after <= Duration::from_secs(15),
+        "{after:?}"
+    );
+    let beta = Node::connect(&pool, worker.address, BETA).await;
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let (again, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    assert!(again.is_ok());
+}
+
+/// R-ADM-04: the newer session's registration wins, whatever the old one says later.
+#[tokio::test]
+async fn the_newer_registration_wins() {
+    let pool = Pool::new();
+    let (_worker, alpha, old) = pool.ready().await;
+    let new = Node::connect(&pool, _worker.address, BETA).await;
+    new.publish(&[(ENDPOINT, 1)]).await;
+    old.want(&[]);
+    old.carrier.close(RefusalCode::ShuttingDown);
+    for _ in 0..5 {
+        let (opened, _far) = tokio::join!(alpha.open(pool.open()), new.accept());
+        assert!(opened.is_ok());
+    }
+}
+
+/// R-ADM-01: tunnels and registration of an old generation stay until the new one registers.
+#[tokio::test]
+async fn an_old_generation_serves_until_the_new_one_registers() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    let (live, (_, mut live_far)) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    let mut live = live.unwrap();
+    let mut policy = pool.policy(2);
+    policy.endpoints[0].generation = Generation(2);
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    let newer = || Open {
+        grant: pool.grant(2, |g| g.generation = Generation(2)),
+        ..pool.open()
+    };
+    let (opened, _far) = tokio::join!(alpha.open(newer()), beta.accept());
+    assert!(opened.is_ok());
+    beta.publish(&[(ENDPOINT, 2)]).await;
+    let (opened, _far) = tokio::join!(alpha.open(newer()), beta.accept());
+    assert!(opened.is_ok());
+    live.send.write_all(b"x").await.unwrap();
+    let mut one = [0];
+    soon(live_far.recv.read_exact(&mut one)).await.unwrap();
+}
+
+/// Bounds per node are policy's, and hitting them has its code.
+#[tokio::test]
+async fn bounds_per_node_hold() {
+    let pool = Pool::new();
+    let mut worker = pool.start().await;
+    let mut policy = pool.policy(1);
+    policy.settings.legs_per_node_max = 5;
+    policy.settings.pending_opens_per_node_max = 3;
+    worker.apply(pool.signed(&policy, 1, HOUR)).await.unwrap();
+    let alpha = Node::connect(&pool, worker.address, ALPHA).await;
+    let beta = Node::connect(&pool, worker.address, BETA).await;
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let mut pending = Vec::new();
+    for _ in 0..3 {
+        pending.push((alpha.begin(pool.open()).await, beta.incoming().await));
+    }
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::TooMany);
+    let mut live = Vec::new();
+    for (mut leg, (_, mut far)) in pending {
+        far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
+        answer(&mut leg).await.unwrap();
+        live.push((leg, far));
+    }
+    for _ in 0..2 {
+        let (leg, (_, far)) = tokio::join!(alpha.open(pool.open()), beta.accept());
+        live.push((leg.unwrap(), far));
+    }
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::TooMany);
+    // A tunnel's end gives its place back.
+    drop(live.pop());
+    worker.until(|s| s.live_tunnels == 4).await;
+    let (leg, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    assert!(leg.is_ok());
+}
+
+/// A member has a bounded number of sessions: the oldest goes.
+#[tokio::test]
+async fn a_members_oldest_session_goes() {
+    let pool = Pool::new();
+    let (mut worker, first, _beta) = pool.ready().await;
+    let mut later = Vec::new();
+    for _ in 0..4 {
+        later.push(Node::connect(&pool, worker.address, ALPHA).await);
+    }
+    let end = soon(first.carrier.closed()).await;
+    assert_eq!(end, CarrierEnd::Peer(RefusalCode::TooMany.into()));
+    worker.until(|s| s.hop_sessions == 5).await;
+    assert!(later.iter().all(|node| node.carrier.end().is_none()));
+}
+
+/// A node that policy does not name is let go when it was removed, at once; one that has just come
+/// may wait for its policy.
+#[tokio::test]
+async fn unlisted_nodes_leave() {
+    let pool = Pool::new();
+    let (mut worker, alpha, _beta) = pool.ready().await;
+    let new = NodeId::from_bytes([0xc3; 16]);
+    let gamma = Node::connect(&pool, worker.address, new).await;
+    let mut policy = pool.policy(2);
+    policy.nodes = vec![BETA, new];
+    policy.routes.clear();
+    policy.endpoints.push(PolicyEndpoint {
+        endpoint: EndpointId::from_bytes([0xe2; 16]),
+        generation: Generation(1),
+        publisher: new,
+        class: fairlead_model::ServiceClass::Standard,
+    });
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    let end = soon(alpha.carrier.closed()).await;
+    assert_eq!(end, CarrierEnd::Peer(RefusalCode::UnknownNode.into()));
+    gamma.publish(&[(EndpointId::from_bytes([0xe2; 16]), 1)]).await;
+    // A registration of another's endpoint is refused.
+    gamma.want(&[(ENDPOINT, 1)]);
+    assert_eq!(gamma.refused(ENDPOINT).await, RefusalCode::RegistrationMismatch);
+}
+
+/// R-ENR-07: another relay's supervisor may probe; it gets no tunnel.
+#[tokio::test]
+async fn relays_may_probe_and_nothing_else() {
+    let pool = Pool::new();
+    let (worker, _alpha, _beta) = pool.ready().await;
+    let other = Identity::Relay(fairlead_model::RelayId::from_bytes([2; 16]));
+    let dialler = Dialler::new(pool.member(other), &CarrierConfig::default()).unwrap();
+    let address = worker.address.into();
+    let report = soon(fairlead_transport::probe(&dialler, &address, super::pool::RELAY))
+        .await
+        .unwrap();
+    assert!(report.rtt < Duration::from_secs(1));
+    let carrier = soon(dialler.dial(&address, Identity::Relay(super::pool::RELAY)))
+        .await
+        .unwrap();
+    let mut control = carrier.open_leg().await.unwrap();
+    let hello = Frame::Hello(fairlead_hop::Hello {
+        version_min: 1,
+        version_max: 1,
+        session: fairlead_model::SessionId::from_bytes([1; 16]),
+        process_boot: fairlead_model::ProcessBootId::from_bytes([1; 16]),
+        software: String::new(),
+        capabilities: Vec::new(),
+    });
+    control.send.write_frame(&hello).await.unwrap();
+    assert!(matches!(
+        soon(control.recv.read_frame()).await.unwrap(),
+        Some(Frame::HelloOk(_))
+    ));
+    for kind in [LegKind::Stream, LegKind::Pair] {
+        let mut leg = carrier.open_leg().await.unwrap();
+        let open = Frame::Open(Open { kind, ..pool.open() });
+        leg.send.write_frame(&open).await.unwrap();
+        assert_eq!(answer(&mut leg).await.unwrap_err().code, RefusalCode::UnknownNode);
+    }
+}
+
+/// A peer that breaks the protocol loses its session or its leg, and nobody else does.
+#[tokio::test]
+async fn protocol_breakers_lose_only_what_is_theirs() {
+    let pool = Pool::new();
+    let (worker, alpha, beta) = pool.ready().await;
+    // A leg that begins with another frame than OPEN.
+    let mut leg = alpha.carrier.open_leg().await.unwrap();
+    leg.send.write_frame(&Frame::Restarting).await.unwrap();
+    let mut chunks = [Bytes::new()];
+    let end = soon(leg.recv.read_chunks(&mut chunks)).await.unwrap_err();
+    assert_eq!(end, LegError::Reset(RefusalCode::Protocol.into()));
+    // A control stream that does.
+    let dialler = Dialler::new(pool.member(Identity::Node(ALPHA)), &CarrierConfig::default()).unwrap();
+    let carrier = soon(dialler.dial(&worker.address.into(), Identity::Relay(super::pool::RELAY)))
+        .await
+        .unwrap();
+    let mut control = carrier.open_leg().await.unwrap();
+    control.send.write_frame(&Frame::Restarting).await.unwrap();
+    assert_eq!(
+        soon(carrier.closed()).await,
+        CarrierEnd::Peer(RefusalCode::Protocol.into())
+    );
+    let (opened, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    assert!(opened.is_ok());
+}
+
+/// R-POL-04: documents that are older, of other content, or of another signer are refused by name.
+#[tokio::test]
+async fn older_and_forged_policies_are_refused() {
+    let pool = Pool::new();
+    let (mut worker, _alpha, _beta) = pool.ready().await;
+    worker.apply(pool.signed(&pool.policy(5), 5, HOUR)).await.unwrap();
+    let mut other_content = pool.policy(5);
+    other_content.routes.clear();
+    let mut forged = pool.signed(&pool.policy(6), 6, HOUR);
+    let forger = SigningKey::from_seed(&[13; 32]);
+    let payload = fairlead_rpc::signed::encode_relay_policy(&pool.policy(6));
+    forged.policy_envelope = seal(&forger, PayloadType::RelayPolicy, &payload).unwrap();
+    for (signed, why) in [
+        (pool.signed(&pool.policy(4), 6, HOUR), "revision 4 is below 5"),
+        (pool.signed(&other_content, 6, HOUR), "has root"),
+        (forged, "cannot be verified"),
+        (pb::SignedPolicy::default(), "cannot be verified"),
+    ] {
+        let refused = worker.apply(signed).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+        let status = worker.status().await;
+        assert_eq!(status.policy_refused, refused);
+        assert_eq!(status.applied.unwrap().revision, 5);
+    }
+}
