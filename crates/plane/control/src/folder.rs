@@ -1,0 +1,62 @@
+//! Where the control plane keeps what in its folder.
+
+use std::path::{Path, PathBuf};
+
+/// The control plane's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlFolder(PathBuf);
+
+impl ControlFolder {
+    /// The folder at `dir`.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self(dir.into())
+    }
+
+    /// The folder itself, mode 0700.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    /// The first admin token, made at the first start; mode 0600.
+    #[must_use]
+    pub fn admin_token_path(&self) -> PathBuf {
+        self.0.join("admin.token")
+    }
+
+    /// The CA certificate, PEM.
+    #[must_use]
+    pub fn ca_path(&self) -> PathBuf {
+        self.0.join("ca.pem")
+    }
+
+    /// The store's folder.
+    #[must_use]
+    pub fn store_dir(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    /// What the running process says of itself.
+    #[must_use]
+    pub fn runtime_path(&self) -> PathBuf {
+        self.0.join("runtime.json")
+    }
+
+    /// The folder of private keys, mode 0700.
+    pub(crate) fn keys_dir(&self) -> PathBuf {
+        self.0.join("keys")
+    }
+
+    pub(crate) fn ca_key_path(&self) -> PathBuf {
+        self.keys_dir().join("ca.key.pem")
+    }
+
+    pub(crate) fn policy_key_path(&self) -> PathBuf {
+        self.keys_dir().join("policy.key.pem")
+    }
+
+    pub(crate) fn grant_key_path(&self) -> PathBuf {
+        self.keys_dir().join("grant.key.pem")
+    }
+}
