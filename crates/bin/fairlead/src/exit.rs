@@ -61,13 +61,14 @@ impl Exit {
     pub const fn of_api(code: ApiCode) -> Self {
         match code {
             ApiCode::InvalidRequest | ApiCode::TooLarge => Self::Usage,
-            ApiCode::Unauthenticated
-            | ApiCode::Forbidden
-            | ApiCode::InUse
-            | ApiCode::RelayNotConnected => Self::Refused,
+            ApiCode::Unauthenticated | ApiCode::Forbidden | ApiCode::InUse | ApiCode::RelayNotConnected => {
+                Self::Refused
+            }
             ApiCode::NameTaken | ApiCode::Conflict | ApiCode::ListenTaken => Self::Conflict,
             ApiCode::RateLimited | ApiCode::Unavailable => Self::Unavailable,
-            ApiCode::NotFound | ApiCode::MethodNotAllowed | ApiCode::Internal | ApiCode::BadCsr => Self::Failed,
+            ApiCode::NotFound | ApiCode::MethodNotAllowed | ApiCode::Internal | ApiCode::BadCsr => {
+                Self::Failed
+            }
             ApiCode::TokenUnknown | ApiCode::TokenOtherMember => Self::TokenUnknown,
             ApiCode::TokenUsed => Self::TokenUsed,
             ApiCode::TokenExpired => Self::TokenExpired,

@@ -158,7 +158,11 @@ fn process_with(inodes: &[u64]) -> Option<Holder> {
     }
     let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
             continue;
         };
         let Ok(open) = fs::read_dir(entry.path().join("fd")) else {
@@ -226,7 +230,10 @@ mod tests {
     #[test]
     fn addresses_of_proc_net() {
         if cfg!(target_endian = "little") {
-            assert_eq!(parse_local("0100007F:20FB"), Some("127.0.0.1:8443".parse().unwrap()));
+            assert_eq!(
+                parse_local("0100007F:20FB"),
+                Some("127.0.0.1:8443".parse().unwrap())
+            );
             assert_eq!(
                 parse_local("00000000000000000000000001000000:0050"),
                 Some("[::1]:80".parse().unwrap())

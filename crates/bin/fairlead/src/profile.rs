@@ -182,13 +182,19 @@ pub(crate) async fn login(flags: &Login) -> Result<(), Failure> {
     let mut faults = Faults::default();
     let connection = &flags.connection;
     if connection.control.is_none() {
-        faults.add("--control", "is missing: the address of the control plane, host:port");
+        faults.add(
+            "--control",
+            "is missing: the address of the control plane, host:port",
+        );
     }
     let control = connection
         .control
         .as_ref()
         .and_then(|text| faults.take("--control", HostPort::parse(text, Some(CONTROL_PORT))));
-    let pin: Option<CaPin> = flags.ca_pin.as_ref().and_then(|text| faults.parse("--ca-pin", text));
+    let pin: Option<CaPin> = flags
+        .ca_pin
+        .as_ref()
+        .and_then(|text| faults.parse("--ca-pin", text));
     let control = faults.finish(control)?;
     let anchor = match (&connection.ca_file, pin) {
         (Some(path), _) => Anchor::Certificates(ca(path)?),
@@ -237,7 +243,11 @@ fn store(folder: &Path, control: &HostPort, ca_pem: &str, token: &str) -> Result
     file::make_folder(folder, 0o700)?;
     file::write_atomic(&profile.ca_file, 0o600, ca_pem.as_bytes())?;
     secret::write(&profile.token_file, token.as_bytes())?;
-    Ok(file::write_atomic(&folder.join("profile.toml"), 0o600, text.as_bytes())?)
+    Ok(file::write_atomic(
+        &folder.join("profile.toml"),
+        0o600,
+        text.as_bytes(),
+    )?)
 }
 
 fn pem_text(certificate: &CertificateDer<'static>) -> String {

@@ -112,11 +112,19 @@ impl RestClient {
         self.send(Method::GET, path, None::<&()>).await
     }
 
-    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, RestError> {
+    pub(crate) async fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, RestError> {
         self.send(Method::POST, path, Some(body)).await
     }
 
-    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, RestError> {
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, RestError> {
         self.send(Method::PUT, path, Some(body)).await
     }
 

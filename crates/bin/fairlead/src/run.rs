@@ -102,7 +102,9 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
                 version: VERSION,
             };
             block_on(&settings.common, |cancel| async {
-                fairlead_worker::run(config, cancel).await.map_err(RunError::Worker)
+                fairlead_worker::run(config, cancel)
+                    .await
+                    .map_err(RunError::Worker)
             })?;
         }
         Run::Node(flags) => {

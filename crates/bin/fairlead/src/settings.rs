@@ -37,7 +37,12 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
-const fn text(key: &'static str, default: Option<&'static str>, required: bool, meaning: &'static str) -> Setting {
+const fn text(
+    key: &'static str,
+    default: Option<&'static str>,
+    required: bool,
+    meaning: &'static str,
+) -> Setting {
     Setting {
         key,
         kind: Kind::Text,
@@ -64,12 +69,22 @@ const METRICS: Setting = text(
     false,
     "IP:PORT where metrics and health are served over HTTP; port 0 picks one; none if not given.",
 );
-const LOG_FORMAT: Setting = text("log_format", Some("text"), false, "Log format on standard error: text or json.");
+const LOG_FORMAT: Setting = text(
+    "log_format",
+    Some("text"),
+    false,
+    "Log format on standard error: text or json.",
+);
 
 /// Settings of `run control`.
 pub const CONTROL: &[Setting] = &[
     DIR,
-    text("listen", Some("[::]:8443"), false, "IP:PORT where REST and gRPC are served."),
+    text(
+        "listen",
+        Some("[::]:8443"),
+        false,
+        "IP:PORT where REST and gRPC are served.",
+    ),
     text(
         "advertise",
         None,
@@ -88,13 +103,23 @@ pub const CONTROL: &[Setting] = &[
 pub const SUPERVISOR: &[Setting] = &[
     DIR,
     METRICS,
-    text("worker_metrics", None, false, "IP:PORT where the worker serves its metrics; as metrics."),
+    text(
+        "worker_metrics",
+        None,
+        false,
+        "IP:PORT where the worker serves its metrics; as metrics.",
+    ),
     LOG_FORMAT,
 ];
 /// Settings of `run worker`.
 pub const WORKER: &[Setting] = &[
     DIR,
-    text("listen", Some("[::]:9443"), false, "IP:PORT (UDP) where hop sessions are served (R-GEN-02)."),
+    text(
+        "listen",
+        Some("[::]:9443"),
+        false,
+        "IP:PORT (UDP) where hop sessions are served (R-GEN-02).",
+    ),
     METRICS,
     LOG_FORMAT,
 ];
@@ -263,9 +288,7 @@ impl WorkerSettings {
         let raw = read(WORKER, &flags.daemon, &own, &mut faults);
         let common = Common::of(&raw, flags.daemon.until_exit_of.as_deref(), &mut faults);
         let listen = raw.get("listen", &mut faults, socket_address);
-        let value = common
-            .zip(listen)
-            .map(|(common, listen)| Self { common, listen });
+        let value = common.zip(listen).map(|(common, listen)| Self { common, listen });
         faults.finish(value)
     }
 }

@@ -14,16 +14,20 @@ pub(crate) fn print(headers: &[&str], rows: Vec<Vec<String>>) {
     let terminal = std::io::stdout().is_terminal();
     let mut table = Table::new();
     if terminal {
-        table.load_preset(UTF8_HORIZONTAL_ONLY);
+        table.load_style(UTF8_HORIZONTAL_ONLY);
     } else {
-        table.load_preset(NOTHING);
+        table.load_style(NOTHING);
         table.set_width(WIDTH_PLAIN);
     }
     table.set_content_arrangement(ContentArrangement::Dynamic);
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     table.set_header(headers.iter().map(|h| {
         let cell = Cell::new(h);
-        if colour { cell.add_attribute(Attribute::Bold) } else { cell }
+        if colour {
+            cell.add_attribute(Attribute::Bold)
+        } else {
+            cell
+        }
     }));
     for row in rows {
         table.add_row(row.into_iter().map(|text| state_cell(text, colour)));

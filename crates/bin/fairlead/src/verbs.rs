@@ -212,7 +212,9 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
         LinkVerb::Rm { link } => {
             let path = format!("/v1/links/{}", segment(link));
             let link: json::Link = profile::client(connection)?.delete(&path).await?;
-            show(connection, &link, |l| table::line(&format!("link {} removed", l.name)));
+            show(connection, &link, |l| {
+                table::line(&format!("link {} removed", l.name))
+            });
         }
     }
     Ok(())
@@ -278,7 +280,9 @@ pub(crate) async fn settings(group: &cli::Settings) -> Result<(), Failure> {
         SettingsVerb::Get { key } => client.get(&format!("/v1/settings/{}", segment(key))).await?,
         SettingsVerb::Set { key, value } => {
             let body = json::SetSetting { value: value.clone() };
-            client.put(&format!("/v1/settings/{}", segment(key)), &body).await?
+            client
+                .put(&format!("/v1/settings/{}", segment(key)), &body)
+                .await?
         }
     };
     show(connection, &setting, page::setting);
@@ -318,7 +322,9 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
         TokenVerb::Rm { token } => {
             let path = format!("/v1/tokens/{}", segment(token));
             let token: json::Token = client.delete(&path).await?;
-            show(connection, &token, |t| table::line(&format!("token {} revoked", t.name)));
+            show(connection, &token, |t| {
+                table::line(&format!("token {} revoked", t.name))
+            });
         }
     }
     Ok(())

@@ -7,13 +7,31 @@ use std::path::PathBuf;
 #[derive(Debug, Args, Clone, Default)]
 pub struct Connection {
     /// The control plane's address; port 8443 if none is given
-    #[arg(long, global = true, value_name = "HOST[:PORT]", env = "FAIRLEAD_CONTROL", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST[:PORT]",
+        env = "FAIRLEAD_CONTROL",
+        help_heading = "Connection"
+    )]
     pub control: Option<String>,
     /// PEM file of the installation's CA
-    #[arg(long, global = true, value_name = "FILE", env = "FAIRLEAD_CA_FILE", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FAIRLEAD_CA_FILE",
+        help_heading = "Connection"
+    )]
     pub ca_file: Option<PathBuf>,
     /// File that holds an admin token
-    #[arg(long, global = true, value_name = "FILE", env = "FAIRLEAD_TOKEN_FILE", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FAIRLEAD_TOKEN_FILE",
+        help_heading = "Connection"
+    )]
     pub token_file: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true, help_heading = "Output")]
@@ -98,8 +116,10 @@ pub enum NodeVerb {
 #[derive(Debug, Subcommand)]
 pub enum LinkVerb {
     /// Let a consumer's node reach a service of a publisher's node
-    #[command(after_help = "Example:\n  fairlead link add db --from alpha --to beta --target 127.0.0.1:5432 \
-                            --listen 127.0.0.1:15432 --class database")]
+    #[command(
+        after_help = "Example:\n  fairlead link add db --from alpha --to beta --target 127.0.0.1:5432 \
+                            --listen 127.0.0.1:15432 --class database"
+    )]
     Add {
         /// Display name, e.g. db
         name: String,

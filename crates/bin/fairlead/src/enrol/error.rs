@@ -60,7 +60,9 @@ impl Failing for EnrolError {
             Self::AlreadyEnrolled { .. } => Exit::Refused,
             Self::NotEmpty(_) | Self::TokenInput { .. } | Self::TokenMissing => Exit::Usage,
             Self::Rest(error) => error.exit(),
-            Self::Folder { .. } | Self::Host(_) | Self::Key(_) | Self::Answer(_) | Self::Files(_) => Exit::Failed,
+            Self::Folder { .. } | Self::Host(_) | Self::Key(_) | Self::Answer(_) | Self::Files(_) => {
+                Exit::Failed
+            }
         }
     }
 }

@@ -117,7 +117,10 @@ fn bad(field: &str, why: impl Display) -> EnrolError {
 fn check(material: &Material<'_>) -> Result<(MemberConfig, TrustBundle), EnrolError> {
     let response = material.response;
     if response.role != material.role.as_str() {
-        return Err(bad("role", format!("`{}`, not {}", response.role, material.role.as_str())));
+        return Err(bad(
+            "role",
+            format!("`{}`, not {}", response.role, material.role.as_str()),
+        ));
     }
     let role = match material.role {
         Role::Relay => MemberRole::Relay(response.id.parse().map_err(|e| bad("id", e))?),
@@ -129,7 +132,10 @@ fn check(material: &Material<'_>) -> Result<(MemberConfig, TrustBundle), EnrolEr
         .parse()
         .map_err(|e| bad("trust_domain", e))?;
     if trust_domain != material.seen.domain {
-        return Err(bad("trust_domain", "not the one of the control plane's certificate"));
+        return Err(bad(
+            "trust_domain",
+            "not the one of the control plane's certificate",
+        ));
     }
     let ca = CertificateDer::from_pem_slice(response.ca_pem.as_bytes()).map_err(|e| bad("ca_pem", e))?;
     if tls::pin_of(&ca) != Some(material.pin) {
@@ -175,10 +181,12 @@ fn check_certificate(config: &MemberConfig, material: &Material<'_>) -> Result<(
     const FIELD: &str = "certificate_chain_pem";
     let pem = material.response.certificate_chain_pem.as_bytes();
     let leaf = CertificateDer::from_pem_slice(pem).map_err(|e| bad(FIELD, e))?;
-    let (identity, _) =
-        certificate::identity_of(&leaf, &config.trust_domain).map_err(|e| bad(FIELD, e))?;
+    let (identity, _) = certificate::identity_of(&leaf, &config.trust_domain).map_err(|e| bad(FIELD, e))?;
     if identity != config.identity() {
-        return Err(bad(FIELD, format!("it is {identity}'s, not {}'s", config.identity())));
+        return Err(bad(
+            FIELD,
+            format!("it is {identity}'s, not {}'s", config.identity()),
+        ));
     }
     let own = tls::pin_of_key(&rcgen::PublicKeyData::subject_public_key_info(material.key));
     if tls::pin_of(&leaf) != Some(own) {

@@ -229,7 +229,15 @@ mod tests {
     #[test]
     fn all_faults_are_listed_together() {
         let error = request(&[
-            "relay", "--control", "a b", "--ca-pin", "sha1:0", "--dir", "/", "--listen", "host:1",
+            "relay",
+            "--control",
+            "a b",
+            "--ca-pin",
+            "sha1:0",
+            "--dir",
+            "/",
+            "--listen",
+            "host:1",
         ])
         .unwrap_err();
         let places: Vec<_> = error.faults().iter().map(|f| f.place.as_str()).collect();

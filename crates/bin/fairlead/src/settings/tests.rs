@@ -26,9 +26,15 @@ fn all_faults_are_listed_together_each_with_its_place() {
     ])
     .unwrap_err();
     let places: Vec<_> = error.faults().iter().map(|f| f.place.as_str()).collect();
-    assert_eq!(places, ["--dir", "--metrics", "--listen", "--advertise", "--store"]);
+    assert_eq!(
+        places,
+        ["--dir", "--metrics", "--listen", "--advertise", "--store"]
+    );
     let text = error.to_string();
-    assert!(text.starts_with("5 settings are wrong; nothing was started:"), "{text}");
+    assert!(
+        text.starts_with("5 settings are wrong; nothing was started:"),
+        "{text}"
+    );
     assert!(text.contains("[::1]:port"), "{text}");
 }
 
@@ -53,7 +59,11 @@ fn a_file_is_read_and_flags_win() {
 fn unknown_keys_and_wrong_kinds_are_named_with_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control.toml");
-    std::fs::write(&path, "dir = 5\nlisten_address = \"x\"\nlab = \"yes\"\nadvertise = \"c\"\n").unwrap();
+    std::fs::write(
+        &path,
+        "dir = 5\nlisten_address = \"x\"\nlab = \"yes\"\nadvertise = \"c\"\n",
+    )
+    .unwrap();
     let text = control(&["--settings", path.to_str().unwrap()])
         .unwrap_err()
         .to_string();
@@ -68,7 +78,9 @@ fn unknown_keys_and_wrong_kinds_are_named_with_the_file() {
 
 #[test]
 fn a_file_that_is_no_toml_or_missing_is_named() {
-    let text = control(&["--settings", "/nonexistent/x.toml"]).unwrap_err().to_string();
+    let text = control(&["--settings", "/nonexistent/x.toml"])
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("/nonexistent/x.toml"), "{text}");
     assert!(ControlSettings::parse("dir = ").is_err());
     assert!(ControlSettings::parse("dir = \"d\"\nadvertise = \"h\"").is_ok());

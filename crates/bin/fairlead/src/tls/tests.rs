@@ -32,7 +32,8 @@ fn chain(uri: &str, days: (i64, i64)) -> Chain {
 }
 
 fn check(anchor: Anchor, chain: &Chain) -> Result<Seen, ControlCertError> {
-    ControlVerifier::new(anchor, Arc::new(SystemClock::new())).check(&chain.leaf, std::slice::from_ref(&chain.ca))
+    ControlVerifier::new(anchor, Arc::new(SystemClock::new()))
+        .check(&chain.leaf, std::slice::from_ref(&chain.ca))
 }
 
 const CONTROL: &str = "spiffe://pool.example/control";

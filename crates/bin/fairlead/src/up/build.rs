@@ -195,9 +195,7 @@ impl Builder<'_> {
         let mut links = self.plan.links.clone();
         if self.plan.needs_echo() {
             links.push(LinkPlan {
-                name: DEMO_LINK
-                    .parse()
-                    .map_err(|e| UpError::Client(format!("{e}")))?,
+                name: DEMO_LINK.parse().map_err(|e| UpError::Client(format!("{e}")))?,
                 listen: ListenAddress(self.addresses.demo_listen),
                 target: TargetAddress::Unix(self.layout.demo_socket()),
                 class: ServiceClass::Standard,
@@ -233,8 +231,10 @@ impl Builder<'_> {
                 class: Some(wish.class.to_string()),
             };
             let _: json::Link = client.post("/v1/links", &body).await?;
-            self.progress
-                .say(&format!("link {}: {} on alpha, to {} of beta", wish.name, wish.listen, wish.target));
+            self.progress.say(&format!(
+                "link {}: {} on alpha, to {} of beta",
+                wish.name, wish.listen, wish.target
+            ));
         }
         Ok(())
     }
@@ -300,7 +300,10 @@ impl Builder<'_> {
     /// What a person needs to know of the running pool.
     pub(super) fn banner(&self, file: &PoolFile) {
         let say = |text: &str| self.progress.say(text);
-        say(&format!("  console    {}  (REST; described at /v1/openapi.json)", file.control.url));
+        say(&format!(
+            "  console    {}  (REST; described at /v1/openapi.json)",
+            file.control.url
+        ));
         for relay in &file.relays {
             say(&format!("  relay      {} on {}", relay.name, relay.address));
         }
@@ -312,7 +315,11 @@ impl Builder<'_> {
         }
         if self.plan.needs_echo() {
             let at = self.addresses.demo_listen;
-            say(&format!("  try        nc {} {}  (what you type comes back)", at.ip(), at.port()));
+            say(&format!(
+                "  try        nc {} {}  (what you type comes back)",
+                at.ip(),
+                at.port()
+            ));
         }
         say("  to administer it from another shell:");
         say(&format!(

@@ -274,7 +274,10 @@ pub(super) async fn await_leftovers(dir: &Path, progress: &Progress) {
     if left.is_empty() {
         return;
     }
-    progress.say(&format!("waiting for {} daemons of an earlier run to end", left.len()));
+    progress.say(&format!(
+        "waiting for {} daemons of an earlier run to end",
+        left.len()
+    ));
     if !gone(&left, LEFTOVER_GRACE).await {
         for pid in &left {
             signal(*pid, Signal::KILL);
@@ -307,7 +310,9 @@ fn is_daemon_below(line: &[u8], dir: &Path) -> bool {
     let below = arguments
         .iter()
         .zip(arguments.iter().skip(1))
-        .any(|(flag, value)| *flag == b"--dir" && Path::new(std::ffi::OsStr::from_bytes(value)).starts_with(dir));
+        .any(|(flag, value)| {
+            *flag == b"--dir" && Path::new(std::ffi::OsStr::from_bytes(value)).starts_with(dir)
+        });
     run && below
 }
 
@@ -342,7 +347,17 @@ mod tests {
     fn only_daemons_below_the_folder_are_strays() {
         let dir = Path::new("/p/pool");
         let line = |arguments: &[&str]| arguments.join("\0").into_bytes();
-        assert!(is_daemon_below(&line(&["/x/fairlead", "run", "worker", "--dir", "/p/pool/relays/local", ""]), dir));
+        assert!(is_daemon_below(
+            &line(&[
+                "/x/fairlead",
+                "run",
+                "worker",
+                "--dir",
+                "/p/pool/relays/local",
+                ""
+            ]),
+            dir
+        ));
         for other in [
             &["/x/fairlead", "run", "worker", "--dir", "/p/pool2/relays/local"][..],
             &["/x/fairlead", "up", "--dir", "/p/pool"],

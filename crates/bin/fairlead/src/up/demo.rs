@@ -6,6 +6,7 @@ use super::plan::CONSUMER;
 use super::progress::Progress;
 use fairlead_host::member::MemberFolder;
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -61,7 +62,9 @@ impl Echo {
         let room = Arc::new(Semaphore::new(ECHOES_MAX));
         let mut echoes = JoinSet::new();
         loop {
-            let Ok(permit) = room.clone().acquire_owned().await else { return };
+            let Ok(permit) = room.clone().acquire_owned().await else {
+                return;
+            };
             while echoes.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -155,14 +158,21 @@ async fn run_stream(listen: SocketAddr, figures: &Figures) -> io::Result<()> {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             offset = offset.wrapping_add(n as u64);
-            figures.verified.set(figures.verified.get().saturating_add(n as u64));
+            figures
+                .verified
+                .set(figures.verified.get().saturating_add(n as u64));
             figures
                 .longest_gap
                 .set(figures.longest_gap.get().max(last.elapsed()));
             last = Instant::now();
         }
     };
-    tokio::try_join!(send, receive).map(|((), ())| ())
+    // Both go on for ever: only an error ends them.
+    let error: io::Result<Infallible> = tokio::select! {
+        result = send => result,
+        result = receive => result,
+    };
+    error.map(|never| match never {})
 }
 
 /// The byte at each place of the stream, so that a lost, doubled or swapped byte shows: one byte
@@ -229,7 +239,10 @@ mod tests {
     fn moves_are_summed_over_labels() {
         let page = "# HELP x\nfairlead_stream_moves_total{kind=\"planned\"} 2\nfairlead_stream_moves_total{kind=\"failure\"} 3\nother 9\n";
         assert_eq!(sum_moves(page), 5);
-        assert_eq!(address_of("http://127.0.0.1:9/metrics"), Some("127.0.0.1:9".parse().unwrap()));
+        assert_eq!(
+            address_of("http://127.0.0.1:9/metrics"),
+            Some("127.0.0.1:9".parse().unwrap())
+        );
         assert_eq!(address_of("x"), None);
     }
 

@@ -38,7 +38,11 @@ async fn run_plan(plan: &Plan) -> Result<(), UpError> {
     layout.create()?;
     let _lock = FolderLock::acquire(&plan.dir).map_err(UpError::Lock)?;
     let progress = Progress::new();
-    progress.say(&format!("fairlead {}: a pool in {}", crate::run::VERSION, plan.dir.display()));
+    progress.say(&format!(
+        "fairlead {}: a pool in {}",
+        crate::run::VERSION,
+        plan.dir.display()
+    ));
     pool_file::remove(&layout)?;
     daemon::await_leftovers(&plan.dir, &progress).await;
     let addresses = Addresses::load_or_choose(&layout, plan)?;
@@ -93,7 +97,9 @@ async fn serve(
     };
     let first = watch.first_file().await?;
     let seconds = began.elapsed().as_secs_f64();
-    progress.say(&format!("the pool is ready after {seconds:.1} s; Ctrl-C stops it"));
+    progress.say(&format!(
+        "the pool is ready after {seconds:.1} s; Ctrl-C stops it"
+    ));
     builder.banner(&first);
     let demo = async {
         match plan.demo {

@@ -68,7 +68,11 @@ impl Plan {
             .clone()
             .unwrap_or_else(|| crate::profile::state_folder().join("pool"));
         let dir = faults.take("--dir", std::path::absolute(&dir));
-        if let Some(len) = dir.as_ref().map(|d| d.as_os_str().len()).filter(|n| *n > DIR_LEN_MAX) {
+        if let Some(len) = dir
+            .as_ref()
+            .map(|d| d.as_os_str().len())
+            .filter(|n| *n > DIR_LEN_MAX)
+        {
             faults.add(
                 "--dir",
                 format!("its path has {len} bytes; sockets in it allow {DIR_LEN_MAX}: give a shorter one"),
@@ -130,7 +134,10 @@ fn links(texts: &[String], demo: bool, faults: &mut Faults) -> Option<Vec<LinkPl
             faults.add(&*place, "is given twice");
         }
         if let Some(other) = links.iter().find(|other| other.listen == link.listen) {
-            faults.add(&*place, format!("listens on {}, as {} does", link.listen, other.name));
+            faults.add(
+                &*place,
+                format!("listens on {}, as {} does", link.listen, other.name),
+            );
         }
         if demo && link.name.as_str() == DEMO_LINK {
             faults.add(&*place, "with --demo, this name is the built-in service's");
@@ -233,8 +240,20 @@ mod tests {
     fn all_faults_are_listed_together() {
         let long = format!("/{}", "d".repeat(90));
         let text = plan(&[
-            "--relays", "17", "--ports", "some", "--link", "nolisten", "--link", "DB=host:1,to=::1:5,class=x",
-            "--link", "a=127.0.0.1:1", "--link", "b=127.0.0.1:1,to=h:1,color=red", "--store", "mysql",
+            "--relays",
+            "17",
+            "--ports",
+            "some",
+            "--link",
+            "nolisten",
+            "--link",
+            "DB=host:1,to=::1:5,class=x",
+            "--link",
+            "a=127.0.0.1:1",
+            "--link",
+            "b=127.0.0.1:1,to=h:1,color=red",
+            "--store",
+            "mysql",
         ])
         .unwrap_err()
         .to_string();
@@ -262,7 +281,12 @@ mod tests {
     #[test]
     fn links_that_clash_are_refused() {
         let error = plan(&[
-            "--demo", "--link", "a=127.0.0.1:1,to=h:1", "--link", "a=127.0.0.1:1,to=h:1", "--link",
+            "--demo",
+            "--link",
+            "a=127.0.0.1:1,to=h:1",
+            "--link",
+            "a=127.0.0.1:1,to=h:1",
+            "--link",
             "demo=127.0.0.1:2,to=h:1",
         ])
         .unwrap_err();

@@ -90,7 +90,8 @@ impl Watch<'_> {
         for (name, state) in &now {
             let before = known.get(name).cloned().unwrap_or_default();
             if state.ends > before.ends {
-                self.progress.say(&format!("{name} ended ({}): starting it again", state.how));
+                self.progress
+                    .say(&format!("{name} ended ({}): starting it again", state.how));
             }
             if let (Some(pid), true) = (state.pid, state.pid != before.pid && before.ends > 0) {
                 self.progress.say(&format!("{name} runs as process {pid}"));
@@ -165,7 +166,12 @@ impl Watch<'_> {
         for relay in &mut file.relays {
             let folder = MemberFolder::new(self.layout.relay(&relay.name));
             let (pid, info) = self.own(&folder.runtime_path(), &relay.name);
-            whole &= take(pid, info, &mut relay.supervisor_pid, &mut relay.supervisor_metrics);
+            whole &= take(
+                pid,
+                info,
+                &mut relay.supervisor_pid,
+                &mut relay.supervisor_metrics,
+            );
             let worker = runtime_of(&folder.worker_dir().join("runtime.json")).filter(|i| is_alive(i.pid));
             let pid = worker.as_ref().map(|i| i.pid);
             whole &= take(pid, worker, &mut relay.worker_pid, &mut relay.metrics);

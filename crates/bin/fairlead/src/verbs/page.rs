@@ -115,8 +115,10 @@ pub(super) fn node(n: &json::Node) {
         vec![
             r.relay.name.clone(),
             super::yes_no(r.connected).to_owned(),
-            r.rtt_us
-                .map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", f64::from(us) / 1000.0)),
+            r.rtt_us.map_or_else(
+                || "-".to_owned(),
+                |us| format!("{:.1} ms", f64::from(us) / 1000.0),
+            ),
             r.registered.len().to_string(),
             or_dash(&r.error),
         ]
