@@ -36,7 +36,7 @@ pub(crate) enum RestError {
     Certificate {
         control: HostPort,
         #[source]
-        error: ControlCertError,
+        error: Box<ControlCertError>,
     },
     /// The control plane said no.
     #[error("{}", api_text(error))]
@@ -64,7 +64,7 @@ impl Failing for RestError {
     fn exit(&self) -> Exit {
         match self {
             Self::Unreachable { .. } => Exit::Unavailable,
-            Self::Certificate { error, .. } => match error {
+            Self::Certificate { error, .. } => match **error {
                 ControlCertError::Pin { .. } => Exit::PinMismatch,
                 ControlCertError::Clock { .. } => Exit::ClockSkew,
                 ControlCertError::Leaf(_) | ControlCertError::Chain(_) => Exit::Refused,
@@ -179,7 +179,7 @@ impl RestClient {
         if let Some(Err(error)) = self.verifier.outcome() {
             return RestError::Certificate {
                 control: self.control.clone(),
-                error,
+                error: Box::new(error),
             };
         }
         RestError::Unreachable {

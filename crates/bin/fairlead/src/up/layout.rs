@@ -7,6 +7,7 @@ use fairlead_host::file;
 use fairlead_model::address::{CONTROL_PORT, RELAY_PORT};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -125,9 +126,8 @@ impl Addresses {
             },
         };
         for (name, host) in plan.relay_names().into_iter().zip(1u8..) {
-            if !addresses.relays.contains_key(&name) {
-                let address = choose(plan.ports, loopback(host), RELAY_PORT, Protocol::Udp)?;
-                addresses.relays.insert(name, address);
+            if let Entry::Vacant(place) = addresses.relays.entry(name) {
+                place.insert(choose(plan.ports, loopback(host), RELAY_PORT, Protocol::Udp)?);
             }
         }
         if before.as_ref() != Some(&addresses) {
