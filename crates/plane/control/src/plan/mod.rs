@@ -172,8 +172,10 @@ pub fn plan(wanted: &Wanted) -> Plan {
     for id in wanted.relays.keys() {
         plan.relays.insert(*id, relay_contents(*id, wanted, &plan.places, &revoked));
     }
+    let ends = ends(wanted, &plan.places);
     for id in &wanted.nodes {
-        let contents = node_contents(*id, wanted, &candidates, &plan.places, &revoked);
+        let links = ends.get(id).map_or(&[][..], Vec::as_slice);
+        let contents = node_contents(*id, wanted, &candidates, links, &revoked);
         for relay in &contents.relays {
             if let Some(relay) = plan.relays.get_mut(&relay.relay) {
                 relay.nodes.push(*id);
@@ -335,31 +337,43 @@ fn relay_contents(
     }
 }
 
+/// A link with its place.
+type Placed<'a> = (&'a WantedLink, &'a Place);
+
+/// The links of each node, publisher's and consumer's.
+fn ends<'a>(wanted: &'a Wanted, places: &'a BTreeMap<LinkId, Place>) -> BTreeMap<NodeId, Vec<Placed<'a>>> {
+    let mut ends: BTreeMap<NodeId, Vec<Placed<'a>>> = BTreeMap::new();
+    for (id, link) in &wanted.links {
+        let Some(place) = places.get(id) else {
+            continue;
+        };
+        for node in BTreeSet::from([link.publisher, link.consumer]) {
+            ends.entry(node).or_default().push((link, place));
+        }
+    }
+    ends
+}
+
 fn node_contents(
     id: NodeId,
     wanted: &Wanted,
     candidates: &[RelayCandidate],
-    places: &BTreeMap<LinkId, Place>,
+    links: &[Placed<'_>],
     revoked: &BTreeMap<RouteId, Revoked>,
 ) -> NodeContents {
     let mut needed = BTreeSet::new();
     let mut former = BTreeSet::new();
     let mut publications: BTreeMap<EndpointId, Publication> = BTreeMap::new();
     let mut consumptions = BTreeMap::new();
-    for (link, place) in places {
-        let Some(link) = wanted.links.get(link) else {
-            continue;
-        };
+    for (link, place) in links {
         if link.publisher == id {
             publish(&mut publications, link, place);
         }
         if link.consumer == id {
             consumptions.insert(link.route, consumption(link, place));
         }
-        if link.publisher == id || link.consumer == id {
-            needed.extend(&place.relays);
-            former.extend(place.former.keys());
-        }
+        needed.extend(&place.relays);
+        former.extend(place.former.keys());
     }
     let needed: Vec<RelayId> = needed.into_iter().collect();
     let relays: BTreeSet<RelayId> = sessions(id, &needed, candidates)
