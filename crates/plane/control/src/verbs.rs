@@ -1,0 +1,288 @@
+//! The admin's verbs. Inputs are checked whole; every change is one transaction with its audit
+//! entry, and a verb that fails has changed nothing.
+
+mod link;
+mod member;
+
+use crate::api::{
+    AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Principal, Scope, SettingView, StatusView, TokenView,
+};
+use crate::audit::{AuditHead, AuditNote, AuditRecord};
+use crate::control::Control;
+use crate::ledger::Change;
+use crate::record::{At, SettingRecord, Text, TokenRecord, key};
+use crate::setting::{self, Setting};
+use crate::state::State;
+use crate::token::{SECRET_LEN_MAX, hash};
+use crate::view::Viewer;
+use fairlead_host::rng;
+use fairlead_model::{ApiCode, Name};
+use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX};
+use std::collections::BTreeSet;
+
+/// Most admin tokens.
+const TOKENS_MAX: usize = 1_000;
+/// Most audit entries of one answer.
+const AUDIT_PAGE_MAX: usize = 1_000;
+
+impl Control {
+    /// Who a token is.
+    ///
+    /// # Errors
+    /// No such token.
+    pub async fn authenticate(&self, secret: &str) -> Result<Principal, ApiError> {
+        let refused = || ApiError::new(ApiCode::Unauthenticated, "no such token: it is wrong or was revoked");
+        if secret.is_empty() || secret.len() > SECRET_LEN_MAX {
+            return Err(refused());
+        }
+        let state = self.0.ledger.state();
+        let kept = state.tokens.get(&hash(secret)).ok_or_else(refused)?;
+        Ok(Principal {
+            token: kept.record.id.0,
+            name: kept.record.name.clone(),
+            scopes: kept.record.scopes.iter().map(|s| s.0).collect(),
+        })
+    }
+
+    /// The installation at a glance.
+    pub async fn status(&self) -> StatusView {
+        Viewer::new(&self.0).status(self.ca_pin())
+    }
+
+    /// Audit entries after `after`, ascending, at most `limit` (1 to 1,000).
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditView>, ApiError> {
+        let entries = self.audit_page(after, limit.clamp(1, AUDIT_PAGE_MAX)).await?;
+        entries.iter().map(|e| record(e).map(AuditRecord::view)).collect()
+    }
+
+    /// Checks the whole chain; how many entries it has.
+    ///
+    /// # Errors
+    /// An entry was altered, removed or reordered, which the message names; the store cannot be
+    /// read.
+    pub async fn verify_audit(&self) -> Result<u64, ApiError> {
+        let newest = self
+            .0
+            .ledger
+            .state()
+            .audit_head
+            .as_ref()
+            .map_or_else(AuditHead::none, |k| k.record.clone());
+        let mut head = AuditHead::none();
+        while head.seq < newest.seq {
+            let page = self.audit_page(head.seq, SCAN_LIMIT_MAX).await?;
+            if page.is_empty() {
+                return Err(broken(head.seq.saturating_add(1)));
+            }
+            for entry in &page {
+                let record = record(entry)?;
+                if !record.follows(&head) {
+                    return Err(broken(head.seq.saturating_add(1)));
+                }
+                head = record.head();
+                if head.seq == newest.seq {
+                    break;
+                }
+            }
+        }
+        if head == newest { Ok(head.seq) } else { Err(broken(newest.seq)) }
+    }
+
+    async fn audit_page(&self, after: u64, limit: usize) -> Result<Vec<Entry>, ApiError> {
+        let after = key::audit(after);
+        let store = self.0.ledger.store();
+        store.scan(key::AUDIT, Some(&after), limit).await.map_err(unreadable)
+    }
+
+    /// Every setting.
+    pub async fn settings(&self) -> Vec<SettingView> {
+        let state = self.0.ledger.state();
+        setting::TABLE.iter().map(|row| setting_view(&state, row)).collect()
+    }
+
+    /// One setting.
+    ///
+    /// # Errors
+    /// No such setting.
+    pub async fn setting(&self, key: &str) -> Result<SettingView, ApiError> {
+        Ok(setting_view(&self.0.ledger.state(), find_setting(key)?))
+    }
+
+    /// Sets a setting. It is in force at once.
+    ///
+    /// # Errors
+    /// No such setting; the value is malformed or out of range.
+    pub async fn set_setting(&self, by: &Principal, key: &str, value: &str) -> Result<SettingView, ApiError> {
+        let row = find_setting(key)?;
+        let value = row
+            .check(value)
+            .map_err(|message| ApiError::faults(vec![Fault { field: "value".to_owned(), message }]))?;
+        let turn = self.0.ledger.turn().await?;
+        let before = setting_view(turn.state(), row).value;
+        if before != value {
+            let mut change = Change::default();
+            change.note(
+                AuditNote::new(actor(by), "setting.set", format!("setting {key}"))
+                    .before(&before)
+                    .after(&value),
+            );
+            change.put(crate::record::key::setting(key), &SettingRecord { value });
+            turn.commit(change).await?;
+        }
+        self.setting(key).await
+    }
+
+    /// Makes an admin token; its secret is in the answer only.
+    ///
+    /// # Errors
+    /// Faults of the input; the name is taken.
+    pub async fn add_token(&self, by: &Principal, input: AddToken) -> Result<IssuedToken, ApiError> {
+        let mut faults = Faults::default();
+        let name: Option<Name> = faults.parse("name", &input.name);
+        let scopes: BTreeSet<Scope> = input
+            .scopes
+            .iter()
+            .filter_map(|s| faults.parse("scopes", s))
+            .collect();
+        if input.scopes.is_empty() {
+            faults.add("scopes", "it is empty: give admin:system or read");
+        }
+        let name = faults.into_result(name)?.to_string();
+        let turn = self.0.ledger.turn().await?;
+        let tokens = &turn.state().tokens;
+        if tokens.values().any(|k| k.record.name == name) {
+            return Err(taken("token", &name));
+        }
+        if tokens.len() >= TOKENS_MAX {
+            return Err(full("tokens", TOKENS_MAX));
+        }
+        let secret = rng::token();
+        let record = TokenRecord {
+            id: Text(rng::new_id()),
+            name,
+            scopes: scopes.into_iter().map(Text).collect(),
+            created_at: At::from(self.0.clock.wall()),
+        };
+        let mut change = Change::default();
+        change.note(AuditNote::new(actor(by), "token.add", format!("token {}", record.name)).after(&record));
+        change.put(key::token(&hash(secret.expose())), &record);
+        turn.commit(change).await?;
+        Ok(IssuedToken {
+            view: token_view(&record),
+            secret: secret.expose().to_owned(),
+        })
+    }
+
+    /// Every admin token, by name.
+    pub async fn tokens(&self) -> Vec<TokenView> {
+        let state = self.0.ledger.state();
+        let mut views: Vec<TokenView> = state.tokens.values().map(|k| token_view(&k.record)).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// Revokes an admin token, by name or id; the token as it was.
+    ///
+    /// # Errors
+    /// No such token; it is the last one that may change things.
+    pub async fn revoke_token(&self, by: &Principal, name_or_id: &str) -> Result<TokenView, ApiError> {
+        let turn = self.0.ledger.turn().await?;
+        let tokens = &turn.state().tokens;
+        let (hash, record) = tokens
+            .iter()
+            .find(|(_, k)| k.record.name == name_or_id || k.record.id.0.to_string() == name_or_id)
+            .map(|(hash, k)| (hash.clone(), k.record.clone()))
+            .ok_or_else(|| missing("token", name_or_id))?;
+        let is_system = |r: &TokenRecord| r.scopes.contains(&Text(Scope::System));
+        if is_system(&record) && tokens.values().filter(|k| is_system(&k.record)).count() == 1 {
+            return Err(ApiError::new(
+                ApiCode::InUse,
+                format!(
+                    "token {} is the last one with admin:system; add another before you revoke it",
+                    record.name
+                ),
+            ));
+        }
+        let mut change = Change::default();
+        change.note(AuditNote::new(actor(by), "token.revoke", format!("token {}", record.name)).before(&record));
+        change.delete(key::token(&hash));
+        turn.commit(change).await?;
+        Ok(token_view(&record))
+    }
+}
+
+/// The actor of a change that an admin makes.
+fn actor(by: &Principal) -> String {
+    format!("token {}", by.name)
+}
+
+fn missing(what: &str, name_or_id: &str) -> ApiError {
+    let shown: String = name_or_id.chars().take(80).collect();
+    ApiError::new(ApiCode::NotFound, format!("there is no {what} `{shown}`"))
+}
+
+fn taken(what: &str, name: &str) -> ApiError {
+    ApiError::new(
+        ApiCode::NameTaken,
+        format!("there is a {what} `{name}` already; choose another name"),
+    )
+    .with_fault("name", format!("`{name}` is taken"))
+}
+
+fn full(what: &str, max: usize) -> ApiError {
+    ApiError::new(
+        ApiCode::Conflict,
+        format!("there are {max} {what}, the most that one control plane keeps"),
+    )
+}
+
+fn unreadable(error: ReadError) -> ApiError {
+    ApiError::new(ApiCode::Unavailable, fairlead_telemetry::chain(&error))
+}
+
+fn broken(seq: u64) -> ApiError {
+    ApiError::new(
+        ApiCode::Internal,
+        format!("the audit log is broken at entry {seq}: it was altered outside the control plane"),
+    )
+}
+
+fn record(entry: &Entry) -> Result<AuditRecord, ApiError> {
+    serde_json::from_slice(&entry.value)
+        .map_err(|e| ApiError::new(ApiCode::Internal, format!("the store's record `{}`: {e}", entry.key)))
+}
+
+fn find_setting(key: &str) -> Result<&'static Setting, ApiError> {
+    Setting::find(key).ok_or_else(|| {
+        let known: Vec<&str> = setting::TABLE.iter().map(|s| s.key).collect();
+        let shown: String = key.chars().take(80).collect();
+        ApiError::new(
+            ApiCode::NotFound,
+            format!("there is no setting `{shown}`; there are: {}", known.join(", ")),
+        )
+    })
+}
+
+fn setting_view(state: &State, row: &'static Setting) -> SettingView {
+    let stored = state.settings.get(row.key).map(|k| k.record.value.clone());
+    SettingView {
+        key: row.key,
+        value: stored.unwrap_or_else(|| row.default_text()),
+        default: row.default_text(),
+        range: row.range_text(),
+        meaning: row.meaning,
+        source: row.source,
+    }
+}
+
+fn token_view(record: &TokenRecord) -> TokenView {
+    TokenView {
+        id: record.id.0,
+        name: record.name.clone(),
+        scopes: record.scopes.iter().map(|s| s.0).collect(),
+        created_at: record.created_at.into(),
+    }
+}

@@ -1,0 +1,205 @@
+//! Verbs on members: adding relays and nodes, new enrolment tokens.
+
+use super::{actor, full, missing, taken};
+use crate::api::{AddRelay, ApiError, Faults, Issued, MemberRole, NodeView, Principal, RelayView};
+use crate::audit::AuditNote;
+use crate::control::Control;
+use crate::ledger::{Change, Turn};
+use crate::plan::{NODES_MAX, RELAYS_MAX};
+use crate::record::{At, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
+use crate::setting::Settings;
+use crate::token::hash;
+use crate::view::Viewer;
+use fairlead_host::rng;
+use fairlead_model::address::RELAY_PORT;
+use fairlead_model::{ApiCode, FailureDomain, HostPort, Name};
+
+impl Control {
+    /// Adds a relay that is to enrol (R-ENR-01).
+    ///
+    /// # Errors
+    /// Faults of the input; the name or the address is taken; there is a local relay already.
+    pub async fn add_relay(&self, by: &Principal, input: AddRelay) -> Result<Issued, ApiError> {
+        let mut faults = Faults::default();
+        let name: Option<Name> = faults.parse("name", &input.name);
+        let address = HostPort::parse(&input.address, Some(RELAY_PORT))
+            .map_err(|e| faults.add("address", e))
+            .ok();
+        // Without labels of its own a relay fails alone: its name is its host's label.
+        let labels = input.failure_domain.as_deref().or(name.as_ref().map(Name::as_str));
+        let failure_domain: Option<FailureDomain> = labels.and_then(|l| faults.parse("failure_domain", l));
+        let parts = name.zip(address).zip(failure_domain);
+        let ((name, address), failure_domain) = faults.into_result(parts)?;
+        let turn = self.0.ledger.turn().await?;
+        let relays = &turn.state().relays;
+        if relays.values().any(|k| k.record.name.0 == name) {
+            return Err(taken("relay", name.as_str()));
+        }
+        if let Some(other) = relays.values().find(|k| k.record.address.0 == address) {
+            let message = format!("`{address}` is relay {}'s address", other.record.name.0);
+            return Err(ApiError::new(ApiCode::Conflict, message.clone()).with_fault("address", message));
+        }
+        if let Some(other) = relays.values().find(|k| k.record.local && input.local) {
+            let message = format!("relay {} is the local relay already", other.record.name.0);
+            return Err(ApiError::new(ApiCode::Conflict, message.clone()).with_fault("local", message));
+        }
+        if relays.len() >= RELAYS_MAX {
+            return Err(full("relays", RELAYS_MAX));
+        }
+        let record = RelayRecord {
+            id: Text(rng::new_id()),
+            name: Text(name),
+            address: Text(address),
+            failure_domain: Text(failure_domain),
+            local: input.local,
+            created_at: At::from(self.0.clock.wall()),
+            enrolled: None,
+            lost_at: None,
+            capacity: false,
+        };
+        let mut change = Change::default();
+        change.note(AuditNote::new(actor(by), "relay.add", format!("relay {}", record.name.0)).after(&record));
+        change.put(key::relay(record.id.0), &record);
+        self.issue(turn, change, MemberKey::Relay(record.id), record.name.0).await
+    }
+
+    /// Adds a node that is to enrol.
+    ///
+    /// # Errors
+    /// The name is malformed or taken.
+    pub async fn add_node(&self, by: &Principal, name: &str) -> Result<Issued, ApiError> {
+        let mut faults = Faults::default();
+        let name: Option<Name> = faults.parse("name", name);
+        let name = faults.into_result(name)?;
+        let turn = self.0.ledger.turn().await?;
+        let nodes = &turn.state().nodes;
+        if nodes.values().any(|k| k.record.name.0 == name) {
+            return Err(taken("node", name.as_str()));
+        }
+        if nodes.len() >= NODES_MAX {
+            return Err(full("nodes", NODES_MAX));
+        }
+        let record = NodeRecord {
+            id: Text(rng::new_id()),
+            name: Text(name),
+            created_at: At::from(self.0.clock.wall()),
+            enrolled: None,
+        };
+        let mut change = Change::default();
+        change.note(AuditNote::new(actor(by), "node.add", format!("node {}", record.name.0)).after(&record));
+        change.put(key::node(record.id.0), &record);
+        self.issue(turn, change, MemberKey::Node(record.id), record.name.0).await
+    }
+
+    /// A new token for a member that has not enrolled yet; its older token ends.
+    ///
+    /// # Errors
+    /// No such member; it has enrolled.
+    pub async fn reissue(&self, by: &Principal, role: MemberRole, name_or_id: &str) -> Result<Issued, ApiError> {
+        let turn = self.0.ledger.turn().await?;
+        let state = turn.state();
+        let (member, name, enrolled) = match role {
+            MemberRole::Relay => state
+                .find_relay(name_or_id)
+                .map(|r| (MemberKey::Relay(r.id), r.name.0.clone(), r.enrolled.is_some())),
+            MemberRole::Node => state
+                .find_node(name_or_id)
+                .map(|n| (MemberKey::Node(n.id), n.name.0.clone(), n.enrolled.is_some())),
+        }
+        .ok_or_else(|| missing(role.as_str(), name_or_id))?;
+        if enrolled {
+            return Err(ApiError::new(
+                ApiCode::Conflict,
+                format!("{role} {name} has enrolled already; a token is for its first enrolment only"),
+            ));
+        }
+        let mut change = Change::default();
+        change.note(AuditNote::new(actor(by), "enrolment.reissue", format!("{role} {name}")));
+        self.issue(turn, change, member, name).await
+    }
+
+    /// Adds a new token for `member` to the change, ends its older ones, and commits (R-ENR-02).
+    async fn issue(&self, turn: Turn, mut change: Change, member: MemberKey, name: Name) -> Result<Issued, ApiError> {
+        let role = match member {
+            MemberKey::Relay(_) => MemberRole::Relay,
+            MemberKey::Node(_) => MemberRole::Node,
+        };
+        for (older, kept) in &turn.state().enrolments {
+            if kept.record.member == member {
+                change.delete(key::enrolment(older));
+            }
+        }
+        let now = self.0.clock.wall();
+        let expires_at = now.plus(Settings::of(turn.state()).token_lifetime);
+        let token = rng::token();
+        change.put(
+            key::enrolment(&hash(token.expose())),
+            &EnrolmentRecord {
+                member,
+                issued_at: At::from(now),
+                expires_at: At::from(expires_at),
+                used: None,
+            },
+        );
+        turn.commit(change).await?;
+        let id = match member {
+            MemberKey::Relay(id) => id.0.to_string(),
+            MemberKey::Node(id) => id.0.to_string(),
+        };
+        // `printf` is the shell's own: the token is in no process's arguments.
+        let install_command = format!(
+            "printf %s '{}' | fairlead enrol {role} --control {} --ca-pin {} --dir /var/lib/fairlead/{role}",
+            token.expose(),
+            self.advertised(),
+            self.ca_pin(),
+        );
+        Ok(Issued {
+            role,
+            id,
+            name,
+            install_command,
+            token: token.expose().to_owned(),
+            expires_at,
+        })
+    }
+
+    /// Every relay, by name.
+    pub async fn relays(&self) -> Vec<RelayView> {
+        let viewer = Viewer::new(&self.0);
+        let mut views: Vec<RelayView> = viewer.state.relays.values().map(|k| viewer.relay(&k.record)).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// One relay, by name or id.
+    ///
+    /// # Errors
+    /// No such relay.
+    pub async fn relay(&self, name_or_id: &str) -> Result<RelayView, ApiError> {
+        let viewer = Viewer::new(&self.0);
+        let record = viewer.state.find_relay(name_or_id);
+        record
+            .map(|r| viewer.relay(r))
+            .ok_or_else(|| missing("relay", name_or_id))
+    }
+
+    /// Every node, by name.
+    pub async fn nodes(&self) -> Vec<NodeView> {
+        let viewer = Viewer::new(&self.0);
+        let mut views: Vec<NodeView> = viewer.state.nodes.values().map(|k| viewer.node(&k.record)).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// One node, by name or id.
+    ///
+    /// # Errors
+    /// No such node.
+    pub async fn node(&self, name_or_id: &str) -> Result<NodeView, ApiError> {
+        let viewer = Viewer::new(&self.0);
+        let record = viewer.state.find_node(name_or_id);
+        record
+            .map(|n| viewer.node(n))
+            .ok_or_else(|| missing("node", name_or_id))
+    }
+}
