@@ -1,0 +1,298 @@
+//! What members report, and who is connected. In memory only: it comes again when they reconnect.
+
+use crate::plan::RELAYS_MAX;
+use crate::readiness::{Asked, Probes};
+use fairlead_model::{EndpointId, HostPort, MonoTime, NodeId, RelayId, RouteId};
+use fairlead_rpc::ProbeRequest;
+use fairlead_trust::admission::PolicyHead;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use crate::readiness::WorkerState;
+
+/// Probes that wait for one supervisor's session: one per other relay.
+const PROBES_QUEUED_MAX: usize = RELAYS_MAX;
+
+/// What a relay's supervisor reported last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RelayReport {
+    pub(crate) worker: WorkerState,
+    pub(crate) worker_version: String,
+    pub(crate) worker_pid: u32,
+    pub(crate) worker_restarts: u32,
+    pub(crate) worker_last_exit: String,
+    pub(crate) applied: Option<PolicyHead>,
+    pub(crate) policy_refused: String,
+    pub(crate) live_tunnels: u64,
+    pub(crate) hop_sessions: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) open_descriptors: u64,
+    pub(crate) bytes_relayed: u64,
+    pub(crate) worker_metrics: String,
+}
+
+/// What a node's daemon reported last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeReport {
+    /// Epoch and revision of the policy that it holds.
+    pub(crate) policy: Option<(u64, u64)>,
+    pub(crate) policy_refused: String,
+    pub(crate) relays: BTreeMap<RelayId, Reach>,
+    pub(crate) listeners: BTreeMap<RouteId, Listener>,
+    pub(crate) live_streams: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) metrics: String,
+}
+
+/// How a node reaches a relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub(crate) connected: bool,
+    pub(crate) rtt_us: Option<u32>,
+    pub(crate) error: String,
+    pub(crate) registered: Vec<EndpointId>,
+}
+
+/// A consumer's listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listener {
+    pub(crate) listening: bool,
+    pub(crate) error: String,
+}
+
+/// A session's number: a late end of an old session is told from the end of the one that took its
+/// place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionNumber {
+    pub(crate) number: u64,
+}
+
+/// A supervisor's session.
+#[derive(Debug)]
+pub(crate) struct RelaySession {
+    number: u64,
+    cancel: CancellationToken,
+    probes: mpsc::Sender<ProbeRequest>,
+}
+
+/// A node daemon's session.
+#[derive(Debug)]
+pub(crate) struct NodeSession {
+    number: u64,
+    cancel: CancellationToken,
+}
+
+/// A relay as it was seen.
+#[derive(Debug, Default)]
+pub(crate) struct RelayObserved {
+    /// The session, while the supervisor is connected.
+    pub(crate) session: Option<RelaySession>,
+    /// When the last session ended; `None` while one is open.
+    pub(crate) lost_at: Option<MonoTime>,
+    /// Version of the supervisor.
+    pub(crate) version: String,
+    /// The last report; it outlives its session.
+    pub(crate) status: Option<RelayReport>,
+    /// What probes of its port found.
+    pub(crate) probes: Probes,
+    /// Since when it has not been ready; `None` while it is.
+    pub(crate) unready_since: Option<MonoTime>,
+}
+
+/// A node as it was seen.
+#[derive(Debug, Default)]
+pub(crate) struct NodeObserved {
+    /// The session, while the daemon is connected.
+    pub(crate) session: Option<NodeSession>,
+    /// When the last session ended; `None` while one is open.
+    pub(crate) lost_at: Option<MonoTime>,
+    /// Version of the daemon.
+    pub(crate) version: String,
+    /// The last report; it outlives its session.
+    pub(crate) status: Option<NodeReport>,
+}
+
+/// Every member that was seen since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    pub(crate) relays: BTreeMap<RelayId, RelayObserved>,
+    pub(crate) nodes: BTreeMap<NodeId, NodeObserved>,
+    sessions: u64,
+}
+
+/// The members, behind their lock.
+#[derive(Debug, Default)]
+pub(crate) struct Observed(Mutex<Members>);
+
+/// A supervisor's session, opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) session: SessionNumber,
+    /// What it is to probe.
+    pub(crate) probes: mpsc::Receiver<ProbeRequest>,
+    /// Whether it is the relay's first session since the control plane started.
+    pub(crate) first: bool,
+}
+
+impl Observed {
+    /// The members. Held for moments only, never over an await.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Members> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a supervisor's session; an older one of the same relay is cancelled.
+    pub(crate) fn open_relay(&self, id: RelayId, version: String, cancel: CancellationToken) -> Opened {
+        let mut members = self.lock();
+        let number = members.next_session();
+        let first = !members.relays.contains_key(&id);
+        let (sender, probes) = mpsc::channel(PROBES_QUEUED_MAX);
+        let relay = members.relays.entry(id).or_default();
+        if let Some(old) = &relay.session {
+            old.cancel.cancel();
+        }
+        relay.session = Some(RelaySession {
+            number,
+            cancel,
+            probes: sender,
+        });
+        relay.lost_at = None;
+        relay.version = version;
+        Opened {
+            session: SessionNumber { number },
+            probes,
+            first,
+        }
+    }
+
+    /// Closes a supervisor's session; whether it was the relay's newest.
+    pub(crate) fn close_relay(&self, id: RelayId, number: u64, now: MonoTime) -> bool {
+        let mut members = self.lock();
+        let Some(relay) = members.relays.get_mut(&id) else {
+            return false;
+        };
+        if relay.session.as_ref().is_none_or(|s| s.number != number) {
+            return false;
+        }
+        relay.session = None;
+        relay.lost_at = Some(now);
+        // What it was asked has no answer any more.
+        for other in members.relays.values_mut() {
+            other.probes.asked = other.probes.asked.filter(|asked| asked.by != id);
+        }
+        true
+    }
+
+    /// Opens a node's session; an older one of the same node is cancelled.
+    pub(crate) fn open_node(&self, id: NodeId, version: String, cancel: CancellationToken) -> SessionNumber {
+        let mut members = self.lock();
+        let number = members.next_session();
+        let node = members.nodes.entry(id).or_default();
+        if let Some(old) = &node.session {
+            old.cancel.cancel();
+        }
+        node.session = Some(NodeSession { number, cancel });
+        node.lost_at = None;
+        node.version = version;
+        SessionNumber { number }
+    }
+
+    /// Closes a node's session, unless a newer one has taken its place.
+    pub(crate) fn close_node(&self, id: NodeId, number: u64, now: MonoTime) {
+        let mut members = self.lock();
+        if let Some(node) = members.nodes.get_mut(&id)
+            && node.session.as_ref().is_some_and(|s| s.number == number)
+        {
+            node.session = None;
+            node.lost_at = Some(now);
+        }
+    }
+
+    /// Takes in what `by` found at the port of `relay`.
+    pub(crate) fn probe_reported(
+        &self,
+        relay: RelayId,
+        by: RelayId,
+        request: [u8; 16],
+        result: Result<(), String>,
+        now: MonoTime,
+    ) {
+        if let Some(observed) = self.lock().relays.get_mut(&relay) {
+            observed.probes.report(by, request, result, now);
+        }
+    }
+}
+
+impl Members {
+    fn next_session(&mut self) -> u64 {
+        self.sessions = self.sessions.saturating_add(1);
+        self.sessions
+    }
+
+    /// Relays whose supervisors are connected, ascending.
+    pub(crate) fn connected(&self) -> Vec<RelayId> {
+        let connected = self.relays.iter().filter(|(_, relay)| relay.session.is_some());
+        connected.map(|(id, _)| *id).collect()
+    }
+
+    /// Asks for a probe of `relay` where one is due; `request` names it.
+    pub(crate) fn probe(
+        &mut self,
+        relay: RelayId,
+        address: &HostPort,
+        connected: &[RelayId],
+        request: impl FnOnce() -> [u8; 16],
+        now: MonoTime,
+    ) {
+        let Some(target) = self.relays.get(&relay).filter(|t| t.session.is_some()) else {
+            return;
+        };
+        let Some(worker_pid) = target
+            .status
+            .as_ref()
+            .filter(|s| s.worker == WorkerState::Listening)
+            .map(|s| s.worker_pid)
+        else {
+            return;
+        };
+        let Some(by) = target.probes.next(relay, worker_pid, connected, now) else {
+            return;
+        };
+        let request = request();
+        let probe = ProbeRequest {
+            request,
+            relay,
+            address: address.clone(),
+        };
+        let session = self.relays.get(&by).and_then(|prober| prober.session.as_ref());
+        if session.is_none_or(|session| session.probes.try_send(probe).is_err()) {
+            // A session that is over or stuck; the next look asks another one.
+            return;
+        }
+        if let Some(target) = self.relays.get_mut(&relay) {
+            target.probes.last_prober = Some(by);
+            target.probes.asked = Some(Asked {
+                request,
+                by,
+                at: now,
+                worker_pid,
+            });
+        }
+    }
+
+    /// How many connected nodes say that they are connected to a relay, and how many that they are
+    /// not.
+    pub(crate) fn witnesses(&self, relay: RelayId) -> (usize, usize) {
+        let reach = |node: &NodeObserved| {
+            node.session.as_ref()?;
+            node.status.as_ref()?.relays.get(&relay).map(|reach| reach.connected)
+        };
+        let said: Vec<bool> = self.nodes.values().filter_map(reach).collect();
+        let on = said.iter().filter(|connected| **connected).count();
+        (on, said.len() - on)
+    }
+}
+
+#[cfg(test)]
+mod tests;
