@@ -34,6 +34,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a whole pool on this machine: control plane, relays, two nodes, a demo service
+    ///
+    /// The daemons are real processes that enrol in the ordinary way: the control plane, the local
+    /// relay, N more relays, and two nodes, alpha (consumers' side) and beta (publishers' side). `up`
+    /// stays in the foreground; Ctrl-C stops everything. Daemons that die are started again. State
+    /// stays in DIR: the next `up` there goes on with it.
     Up(pool::Up),
     /// Run one daemon: control, supervisor, worker or node
     #[command(subcommand)]
@@ -54,6 +59,10 @@ pub enum Command {
     /// Admin tokens: add, ls, rm
     Token(verbs::Token),
     /// Store the control plane's address, CA and your token as this user's profile
+    ///
+    /// Checks the control plane's certificate and your token first. The profile is kept in fairlead/
+    /// in $XDG_CONFIG_HOME or ~/.config, readable by you only. The CA comes from --ca-file, or is
+    /// fetched and checked against --ca-pin; the token from --token-file, or standard input.
     Login(verbs::Login),
     /// The state of the installation in a few lines
     Status(verbs::Status),

@@ -5,18 +5,14 @@ use std::path::PathBuf;
 
 /// `up`.
 #[derive(Debug, Args)]
-#[command(
-    long_about = "Runs a whole pool on this machine as real processes that enrol in the ordinary way: the \
-                  control plane, the local relay, N more relays, and two nodes, alpha (consumers' side) and \
-                  beta (publishers' side). Stays in the foreground; Ctrl-C stops everything. Daemons that die \
-                  are started again. State stays in DIR: the next `up` there goes on with it.",
-    after_long_help = "Examples:\n  \
-        fairlead up --demo\n  \
-        fairlead up --link db=127.0.0.1:15432,to=127.0.0.1:5432,class=database\n  \
-        fairlead up --link api=[::1]:18080,to=[::1]:8080 --link pg=127.0.0.1:15433,to=unix:/run/postgresql/.s.PGSQL.5432\n\n\
-        When all is ready, DIR/pool.json describes the pool: processes, addresses, metrics, links. \
-        The logs are in DIR/logs."
-)]
+#[command(after_long_help = "Examples:
+  fairlead up --demo
+  fairlead up --link db=127.0.0.1:15432,to=127.0.0.1:5432,class=database
+  fairlead up --link api=[::1]:18080,to=[::1]:8080
+  fairlead up --link pg=127.0.0.1:15433,to=unix:/run/postgresql/.s.PGSQL.5432
+
+When all is ready, DIR/pool.json describes the pool: processes, addresses, metrics, links. The logs
+are in DIR/logs.")]
 pub struct Up {
     /// Folder of the pool's state [default: fairlead/pool in $XDG_STATE_HOME or ~/.local/state, or
     /// ./.fairlead/pool without a home]

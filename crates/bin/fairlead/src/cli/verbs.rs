@@ -208,11 +208,6 @@ pub enum TokenVerb {
 
 /// `login`.
 #[derive(Debug, Args)]
-#[command(
-    long_about = "Checks the control plane's certificate and your token, then stores address, CA and token in \
-                  your settings folder (fairlead/ in $XDG_CONFIG_HOME or ~/.config), readable by you only. \
-                  The CA comes from --ca-file, or is fetched and checked against --ca-pin."
-)]
 pub struct Login {
     /// How to reach the control plane; `--token-file -` or none reads the token from standard input.
     #[command(flatten)]
