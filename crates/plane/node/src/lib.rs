@@ -18,6 +18,7 @@ mod config;
 mod consumer;
 mod control;
 mod driver;
+mod grants;
 mod identity;
 mod listen;
 mod live;

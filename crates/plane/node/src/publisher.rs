@@ -6,6 +6,7 @@
 
 use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
 use crate::driver::{Driver, Gate, LegIo, Near, Outcome};
+use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::target;
@@ -14,7 +15,6 @@ use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
 use fairlead_host::{Clock, rng};
 use fairlead_model::{BootCounter, RefusalCode, RelayId, RouteId, StreamNumber, TargetAddress};
-use fairlead_rpc::signed;
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
 use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
@@ -36,6 +36,7 @@ pub(crate) struct Publisher {
     pub(crate) tls: Arc<MemberTls>,
     pub(crate) boot: BootCounter,
     pub(crate) accepted: AcceptedAssociations,
+    pub(crate) grants: VerifiedGrants,
     pub(crate) live: LiveStreams,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
@@ -227,7 +228,7 @@ impl Publisher {
     ) -> Result<TargetAddress, RefusalCode> {
         let view = self.view.borrow().clone();
         let check = GrantCheck::new(view.policy().ok_or(RefusalCode::UnknownEndpoint)?);
-        let grant = signed::open_grant(check.keyring(), grant).map_err(|error| {
+        let grant = self.grants.open(check.keyring(), route, grant).map_err(|error| {
             tracing::debug!(%route, error = chain(&error), "a grant cannot be verified");
             RefusalCode::BadGrant
         })?;

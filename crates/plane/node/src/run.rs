@@ -5,6 +5,7 @@ use crate::association::Associations;
 use crate::config::{NodeConfig, NodeError};
 use crate::consumer::Consumer;
 use crate::control::{self, ControlSession};
+use crate::grants::VerifiedGrants;
 use crate::identity::IdentityKeeper;
 use crate::listen::{self, ListenerTable};
 use crate::live::{EndReason, LiveStreams};
@@ -110,6 +111,7 @@ pub(crate) async fn start_and_wait(
         tls: tls.clone(),
         boot,
         accepted: AcceptedAssociations::default(),
+        grants: VerifiedGrants::default(),
         live: live.clone(),
         clock: clock.clone(),
         metrics: metrics.clone(),
