@@ -111,7 +111,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs a worker until `cancel`, or until its supervisor stops it.
 ///
-/// Dropping the future ends everything at once, as kill -9 would: no state needs a clean end.
+/// Dropping the future ends every task at once; like kill -9, it leaves nothing that would need a
+/// clean end.
 ///
 /// # Errors
 /// It cannot start. Once it listens, it ends without an error.
@@ -148,6 +149,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
         listener,
         metrics,
     }));
+    let _ended = relay.ended.clone().drop_guard();
     watch_numbers(&relay, &registry);
     let served = match config.metrics {
         None => None,

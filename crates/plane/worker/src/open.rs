@@ -12,7 +12,7 @@ use fairlead_hop::{Answer, Frame, Incoming, Open, Refusal};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_rpc::signed::open_grant;
 use fairlead_transport::{Carrier, Leg, LegCode, LegRecv, LegSend};
-use fairlead_trust::admission::{Admitted, LiveTunnel, LiveVerdict, OpenClaim, Verdict};
+use fairlead_trust::admission::{Admitted, HELD_PER_NODE_MAX, LiveTunnel, LiveVerdict, OpenClaim, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -200,7 +200,7 @@ async fn admit(relay: &Relay, consumer: NodeId, open: &Open) -> Result<Admitted,
             Verdict::Refuse(code) => return Err(code),
             Verdict::Hold(at_most) => {
                 if held.is_none() {
-                    held = Some(relay.budget.take(consumer, Use::Held, usize::MAX)?);
+                    held = Some(relay.budget.take(consumer, Use::Held, HELD_PER_NODE_MAX)?);
                     debug!(route = %open.route, "open held for a late policy");
                 }
                 tokio::select! {

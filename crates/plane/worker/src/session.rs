@@ -25,6 +25,8 @@ const UNLISTED_MAX: Duration = Duration::from_secs(10);
 enum SessionEnd {
     #[error("the member closed it")]
     Closed(RefusalCode),
+    #[error("the worker ends")]
+    Stopped,
     #[error("the connection ended")]
     Carrier(#[source] fairlead_transport::CarrierEnd),
     #[error("the control stream ended")]
@@ -47,7 +49,7 @@ impl SessionEnd {
     /// What the member is told.
     fn code(&self) -> RefusalCode {
         match self {
-            Self::Closed(_) | Self::Carrier(_) => RefusalCode::ShuttingDown,
+            Self::Closed(_) | Self::Stopped | Self::Carrier(_) => RefusalCode::ShuttingDown,
             Self::Policy(code) => *code,
             Self::Fault(fault) => fault.code(),
             Self::ControlEnded | Self::NoHello | Self::Read(_) | Self::Write(_) | Self::NotReading => {
@@ -82,6 +84,7 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
     let end = tokio::select! {
         end = control(&relay, &carrier, number) => end,
         end = carrier.closed() => SessionEnd::Carrier(end),
+        () = relay.ended.cancelled() => SessionEnd::Stopped,
     };
     carrier.close(end.code());
     relay.remove_session(number);

@@ -63,13 +63,19 @@ impl Direction {
         }
     }
 
-    /// Moves bytes until the direction ends; `count` is told of each batch. The end is passed on
-    /// by then. Cancel-safe: call it again, or [`abort`](Self::abort).
+    /// Moves bytes until the direction ends; `count` is told of each batch. The end has been passed
+    /// on by then, and after a clean one the receiver has everything. Cancelled, it can only be
+    /// [aborted](Self::abort).
     pub(crate) async fn run(&mut self, mut count: impl FnMut(u64)) -> DirectionEnd {
         match std::future::poll_fn(|cx| self.poll_move(cx, &mut count)).await {
             Ok(()) => {
                 self.to.finish();
-                DirectionEnd::Finished
+                // Until then the tunnel is not over: a worker that stops waits for it.
+                match self.to.drained().await {
+                    Ok(()) => DirectionEnd::Finished,
+                    Err(LegError::Stopped(code)) => DirectionEnd::Stopped(code),
+                    Err(LegError::Reset(_) | LegError::Carrier(_) | LegError::Ended) => DirectionEnd::Lost,
+                }
             }
             Err(LegError::Reset(code)) => {
                 self.to.reset(code);

@@ -1,6 +1,6 @@
 //! Starts, restarts and ends of a worker.
 
-use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, RELAY, code, soon};
+use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, RELAY, soon};
 use crate::{WorkerError, run};
 use fairlead_model::{Identity, RefusalCode};
 use fairlead_rpc::pb;
@@ -67,7 +67,7 @@ async fn a_stop_lets_tunnels_end_and_admits_none() {
     let mut chunks = [bytes::Bytes::new()];
     assert_eq!(soon(near.recv.read_chunks(&mut chunks)).await, Ok(None));
     // The last tunnel's end is the worker's, long before the deadline.
-    soon(worker.task).await.unwrap().unwrap();
+    worker.ended().await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(15));
     assert_eq!(
         soon(alpha.carrier.closed()).await,
@@ -95,7 +95,7 @@ async fn a_cancelled_worker_ends_soon() {
         ),
         "{end:?}"
     );
-    soon(worker.task).await.unwrap().unwrap();
+    worker.ended().await.unwrap();
     let took = begun.elapsed();
     assert!(
         took >= Duration::from_millis(1_900) && took < Duration::from_secs(5),
@@ -199,7 +199,7 @@ async fn watch_follows_policy() {
             Ok(None) | Err(_) => break,
         }
     }
-    soon(worker.task).await.unwrap().unwrap();
+    worker.ended().await.unwrap();
 }
 
 /// A member folder that is not a relay's, or a damaged state, is refused before any port opens.
@@ -222,7 +222,6 @@ async fn what_cannot_start_says_why() {
     .await
     .unwrap_err();
     assert!(error.to_string().contains(&worker.address.to_string()), "{error}");
-    let _ = code;
 }
 
 /// R-NOD-01's ground: nodes notice a killed worker as soon as the next one listens.

@@ -55,12 +55,13 @@ struct Authority {
     ca_pem: String,
 }
 
-/// A relay's whole surroundings. The worker runs as a task, so that aborting it is its kill -9.
+/// A relay's whole surroundings.
 pub(super) struct Pool {
     authority: Authority,
     pub(super) key: SigningKey,
     pub(super) folder: MemberFolder,
     domain: TrustDomain,
+    usual_grant: std::sync::OnceLock<Bytes>,
     _dir: tempfile::TempDir,
 }
 
@@ -71,6 +72,15 @@ pub(super) struct Worker {
     pub(super) control: WorkerControlClient<Channel>,
     pub(super) cancel: CancellationToken,
     pub(super) task: JoinHandle<Result<(), WorkerError>>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Pool {
@@ -88,6 +98,7 @@ impl Pool {
             key: SigningKey::from_seed(&[5; 32]),
             folder: MemberFolder::new(dir.path().join("relay")),
             domain: "pool.test".parse().unwrap(),
+            usual_grant: std::sync::OnceLock::new(),
             _dir: dir,
         };
         pool.folder.create().unwrap();
@@ -168,7 +179,13 @@ impl Pool {
         let runtime = self.folder.worker_dir().join("runtime.json");
         let _ = std::fs::remove_file(&runtime);
         let cancel = CancellationToken::new();
-        let mut task = tokio::spawn(run(self.config(listen), cancel.clone()));
+        // A runtime of its own: its sudden end is the worker's kill -9.
+        let runtime_of_worker = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut task = runtime_of_worker.spawn(run(self.config(listen), cancel.clone()));
         let begun = Instant::now();
         let info = loop {
             if let Some(info) = fairlead_host::member::read_runtime(&runtime).unwrap() {
@@ -188,6 +205,7 @@ impl Pool {
             control: WorkerControlClient::new(channel),
             cancel,
             task,
+            runtime: Some(runtime_of_worker),
         }
     }
 
@@ -261,7 +279,7 @@ impl Pool {
             stream: StreamNumber(STREAM.fetch_add(1, Ordering::Relaxed)),
             epoch: LegEpoch(1),
             resume: false,
-            grant: self.grant(1, |_| ()),
+            grant: self.usual_grant.get_or_init(|| self.grant(1, |_| ())).clone(),
         }
     }
 
@@ -310,9 +328,16 @@ impl Worker {
     }
 
     /// The end of a process: nothing is said, nothing is saved.
-    pub(super) async fn kill(self) {
-        self.task.abort();
-        let _ = self.task.await;
+    pub(super) async fn kill(mut self) {
+        let runtime = self.runtime.take().unwrap();
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(5)))
+            .await
+            .unwrap();
+    }
+
+    /// Waits for the worker's own end.
+    pub(super) async fn ended(mut self) -> Result<(), WorkerError> {
+        soon(&mut self.task).await.unwrap()
     }
 
     /// The metrics page.
