@@ -32,6 +32,9 @@ pub(crate) enum AttemptError {
     /// Nothing came in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),
+    /// The relay was not heard of while the answer was awaited.
+    #[error("the relay fell silent")]
+    Silent,
     /// The association's handshake.
     #[error("no association could be made")]
     Pair(#[source] PairError),
@@ -58,6 +61,7 @@ impl AttemptError {
             | Self::Read(_)
             | Self::NoAnswer
             | Self::Timeout(_)
+            | Self::Silent
             | Self::GivenUp => None,
         }
     }

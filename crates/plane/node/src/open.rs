@@ -11,7 +11,7 @@ use crate::driver::LegIo;
 use crate::live::LiveStream;
 use crate::metrics::StreamRole;
 use crate::publisher::stream_config;
-use crate::relays::Session;
+use crate::relays::{Session, Sessions};
 use crate::socket::{EndSocket, is_transient};
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open};
@@ -23,6 +23,7 @@ use fairlead_trust::Consumption;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long a connection is held while a relay or the publisher returns (R-NOD-02).
@@ -32,8 +33,9 @@ const HOLD_RESTARTING: Duration = Duration::from_secs(15);
 /// First wait between rounds over the relays, and the longest.
 const ROUND_WAIT_FIRST: Duration = Duration::from_millis(50);
 const ROUND_WAIT_LONGEST: Duration = Duration::from_millis(400);
-/// How long an answer may take while another relay could be asked.
-const ANSWER_WAIT: Duration = Duration::from_secs(3);
+/// How long an answer may take while another relay could be asked. One that falls silent is given
+/// up sooner.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// How long it may take of the only relay: it holds an open for a late policy for 10 s (R-POL-10).
 const ANSWER_WAIT_ALONE: Duration = Duration::from_secs(12);
 /// First bytes of a stream that may ride in the flight of its ATTACH: one record.
@@ -180,7 +182,7 @@ impl<'a> Opening<'a> {
     }
 
     /// The connected relays of the route, in the order to ask them: each stream begins with
-    /// another one, and those that drain come last.
+    /// another one, those that drain come last, and behind them those that are silent.
     fn candidates(&self) -> Vec<(RelayId, Session)> {
         let sessions = self.consumer.relays.sessions();
         let relays = &self.consumption.relays;
@@ -190,7 +192,7 @@ impl<'a> Opening<'a> {
         let mut found: Vec<(RelayId, Session)> = in_turn
             .filter_map(|relay| sessions.get(relay).map(|session| (*relay, session.clone())))
             .collect();
-        found.sort_by_key(|(_, session)| session.draining);
+        found.sort_by_key(|(_, session)| (session.suspect, session.draining));
         found
     }
 
@@ -274,8 +276,13 @@ impl<'a> Opening<'a> {
                 taken: !self.early.is_empty(),
             })),
             Err(error) => {
-                self.ambiguous |= error.refusal().is_none() && !self.early.is_empty();
-                self.machine = Some(machine);
+                let answered = error.refusal().is_some();
+                self.ambiguous |= !answered && !self.early.is_empty();
+                // Without bytes of the application a second stream does no harm, while the first,
+                // if it did arrive, would make the publisher refuse its own number.
+                if answered || !self.early.is_empty() {
+                    self.machine = Some(machine);
+                }
                 Ok(Err(Arc::new(error)))
             }
         }
@@ -353,7 +360,11 @@ impl<'a> Opening<'a> {
                 .write_all_chunks(&mut [flight.freeze()])
                 .await
                 .map_err(AttemptError::Send)?;
-            answer(&mut leg, limit).await
+            let elsewhere = gone_silent(self.consumer.relays.subscribe(), relay, session.number);
+            tokio::select! {
+                answered = answer(&mut leg, limit) => answered,
+                () = elsewhere, if limit == ANSWER_WAIT => Err(AttemptError::Silent),
+            }
         }
         .await;
         Ok(match answered {
@@ -364,6 +375,16 @@ impl<'a> Opening<'a> {
             }
         })
     }
+}
+
+/// Waits until the session is over or its relay is not heard of.
+async fn gone_silent(mut sessions: watch::Receiver<Sessions>, relay: RelayId, number: u32) {
+    let gone = |sessions: &Sessions| {
+        let session = sessions.get(&relay).filter(|s| s.number == number);
+        session.is_none_or(|s| s.suspect)
+    };
+    // An error is the end of the daemon.
+    let _ = sessions.wait_for(gone).await;
 }
 
 /// Takes what the application has said already, once.

@@ -16,6 +16,8 @@ pub(crate) struct Session {
     pub(crate) number: u32,
     /// The relay asks that new legs go elsewhere (R-OPS-01).
     pub(crate) draining: bool,
+    /// Nothing was heard from the relay for a while: new legs go elsewhere if there is an elsewhere.
+    pub(crate) suspect: bool,
 }
 
 /// How the node reaches one relay (R-PLC-01).
@@ -102,14 +104,14 @@ impl Relays {
         });
     }
 
-    /// The relay drains: legs go elsewhere if there is an elsewhere.
-    pub(crate) fn draining(&self, relay: RelayId, number: u32) {
-        self.sessions.send_modify(|sessions| {
-            if let Some(session) = Arc::make_mut(sessions).get_mut(&relay)
-                && session.number == number
-            {
-                session.draining = true;
-            }
+    /// Changes how the session `number` is to be used.
+    pub(crate) fn mark(&self, relay: RelayId, number: u32, change: impl FnOnce(&mut Session)) {
+        self.sessions.send_if_modified(|sessions| {
+            let session = Arc::make_mut(sessions).get_mut(&relay);
+            let session = session.filter(|s| s.number == number);
+            let found = session.is_some();
+            session.map(change);
+            found
         });
     }
 

@@ -34,6 +34,10 @@ const FAREWELL_MAX: Duration = Duration::from_millis(300);
 /// Incoming legs of one session that are not attached yet. Bounds the memory that a relay can ask
 /// for without any consumer's key; 500 simultaneous opens must fit.
 const INCOMING_MAX: usize = 1024;
+/// How often a relay's silence is looked at, and after how many quiet looks it is suspect: 2 s, two
+/// unanswered keep-alives. A suspicion costs nothing but the order in which relays are asked.
+const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
+const SUSPECT_AFTER_TICKS: u32 = 8;
 /// How often a lasting failure to reach a relay is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -214,6 +218,7 @@ async fn one_session(
     let end = tokio::select! {
         end = control.run(view, cancel) => end,
         end = accept(context, relay.relay, &carrier) => end,
+        end = watch_silence(context, relay.relay, number, &carrier) => end,
         end = carrier.closed() => SessionEnd::Lost(end),
     };
     // Legs fail with the carrier: their streams end by themselves.
@@ -236,6 +241,30 @@ async fn accept(context: &SessionContext, relay: RelayId, carrier: &Carrier) -> 
         };
         let publisher = context.publisher.clone();
         context.streams.spawn(publisher.incoming(leg, relay, permit));
+    }
+}
+
+/// Watches whether the relay is heard of: an idle one still answers keep-alives, once a second.
+async fn watch_silence(
+    context: &SessionContext,
+    relay: RelayId,
+    number: u32,
+    carrier: &Carrier,
+) -> SessionEnd {
+    let mut ticks = tokio::time::interval(SILENCE_CHECK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut bytes, mut quiet_ticks) = (0, 0);
+    loop {
+        ticks.tick().await;
+        let now = carrier.stats().received_bytes;
+        let was_suspect = quiet_ticks >= SUSPECT_AFTER_TICKS;
+        quiet_ticks = if now == bytes { quiet_ticks + 1 } else { 0 };
+        bytes = now;
+        let suspect = quiet_ticks >= SUSPECT_AFTER_TICKS;
+        if suspect != was_suspect {
+            tracing::debug!(%relay, suspect, "relay's silence");
+            context.relays.mark(relay, number, |s| s.suspect = suspect);
+        }
     }
 }
 
@@ -352,7 +381,9 @@ impl Control<'_> {
                 }
                 NodeEvent::DrainNotice => {
                     tracing::info!(relay = %name, "relay drains");
-                    self.context.relays.draining(relay, self.number);
+                    self.context
+                        .relays
+                        .mark(relay, self.number, |s| s.draining = true);
                 }
                 NodeEvent::Closed { code } => return Some(SessionEnd::Closed(code)),
                 NodeEvent::Rtt(rtt) => {
@@ -376,6 +407,7 @@ impl Control<'_> {
             carrier: self.carrier.clone(),
             number: self.number,
             draining: false,
+            suspect: false,
         };
         self.context.relays.up(self.relay.relay, session);
         // Before the first ping is answered, the handshake's own measurement.
