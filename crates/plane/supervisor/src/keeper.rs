@@ -329,3 +329,6 @@ async fn stop(shared: &Shared, process: &mut Process) {
     let words = process.ended().await;
     tracing::warn!(how = %words, "worker did not stop and was killed");
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
+//! Tests of settings and of the command line.
+
 use super::*;
 use crate::cli::daemon::Run;
 use crate::cli::{Cli, Command};

@@ -1,3 +1,5 @@
+//! Tests of the trust in the control plane's certificate.
+
 use super::*;
 use fairlead_host::SystemClock;
 use rcgen::{
