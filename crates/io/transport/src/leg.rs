@@ -349,15 +349,6 @@ impl LegRecv {
         self.held = bytes;
     }
 
-    /// Ready when the peer has cut the direction off, whether or not what it sent before was read.
-    /// Pending for ever on a direction that ends in another way.
-    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<LegCode> {
-        match pin!(self.stream.received_reset()).poll(cx) {
-            Poll::Ready(Ok(Some(code))) => Poll::Ready(code.into()),
-            Poll::Ready(Ok(None) | Err(_)) | Poll::Pending => Poll::Pending,
-        }
-    }
-
     /// Reads exactly as many bytes as `out` holds. Not cancel-safe.
     ///
     /// # Errors

@@ -103,8 +103,9 @@ impl Direction {
         for _ in 0..TURN_BATCHES {
             if !self.waiting.is_empty() {
                 match self.to.poll_write_chunks(cx, &mut self.waiting) {
-                    // A receiver that does not read must not hide that the sender gave up.
-                    Poll::Pending => return self.from.poll_reset(cx).map(|code| Err(LegError::Reset(code))),
+                    // The sender may have reset by then: the receiver learns of it when it reads on.
+                    // A leg that is given up as a whole is noticed by the other direction.
+                    Poll::Pending => return Poll::Pending,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(written)) => {
                         count(written.bytes as u64);

@@ -140,8 +140,8 @@ async fn resets_and_stops_pass_with_their_code() {
     far.recv.stop(LegCode(0x78));
     assert_eq!(soon(near.send.stopped()).await, Some(LegCode(0x78)));
     worker.until(|s| s.live_tunnels == 0).await;
-    // A receiver that reads nothing does not hide the sender's reset.
-    let (mut near, far) = tunnel(&pool, &alpha, &beta).await;
+    // A receiver that slept gets bytes, then the reset: never a clean end.
+    let (mut near, mut far) = tunnel(&pool, &alpha, &beta).await;
     let block = Bytes::from(vec![0; 64 * 1024]);
     while let Ok(written) = tokio::time::timeout(
         Duration::from_millis(300),
@@ -152,10 +152,15 @@ async fn resets_and_stops_pass_with_their_code() {
         written.unwrap();
     }
     near.send.reset(LegCode(0x79));
-    let Leg { recv, send: _send } = far;
-    let mut recv = recv;
-    let end = soon(std::future::poll_fn(|cx| recv.poll_reset(cx))).await;
-    assert_eq!(end, LegCode(0x79));
+    let mut got = 0;
+    let end = loop {
+        match soon(far.recv.read_chunks(&mut chunks)).await {
+            Ok(Some(_)) => got += chunks[0].len(),
+            other => break other,
+        }
+    };
+    assert_eq!(end, Err(LegError::Reset(LegCode(0x79))));
+    assert!(got > 0);
 }
 
 /// R-STR-04: what a stalled tunnel holds is bounded, and it stops no other tunnel.
