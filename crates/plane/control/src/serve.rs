@@ -40,6 +40,9 @@ const CONNECTIONS_MAX: usize = crate::plan::NODES_MAX + crate::plan::RELAYS_MAX 
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_024;
 /// TLS handshakes at once. Each costs a signature and a key exchange, 0.5 ms of a core.
 const HANDSHAKES_MAX: usize = 256;
+/// Handshakes of one address at once: a quarter of all, so that no address alone keeps members out
+/// by sending half of a hello (F-10).
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
 /// How long a TLS handshake may take.
 const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long the head of an HTTP/1.1 request may take, idle time between two requests included.
@@ -221,25 +224,72 @@ struct Acceptor {
     stop: CancellationToken,
 }
 
-/// Connections per address.
+const _: () = assert!(HANDSHAKES_PER_ADDRESS_MAX * 4 <= HANDSHAKES_MAX);
+
+/// What each address holds.
 #[derive(Default)]
-struct Addresses(Mutex<BTreeMap<IpAddr, usize>>);
+struct Addresses(Mutex<BTreeMap<IpAddr, Held>>);
+
+/// What one address holds: connections, of which some are still in their handshake.
+#[derive(Default)]
+struct Held {
+    connections: usize,
+    handshakes: usize,
+}
 
 /// One connection's place in all bounds; given back when dropped.
 struct Place {
     _connection: OwnedSemaphorePermit,
     address: IpAddr,
     addresses: Arc<Addresses>,
+    is_shaken: bool,
+}
+
+impl Place {
+    /// The handshake is over: its share of the address's handshakes is free again.
+    fn shaken(&mut self) {
+        if !std::mem::replace(&mut self.is_shaken, true) {
+            self.addresses.give_back(self.address, false);
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
+        self.shaken();
+        self.addresses.give_back(self.address, true);
+    }
+}
+
+impl Addresses {
+    /// Counts one more connection in its handshake; whether the address may have it.
+    fn take(&self, address: IpAddr) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_address = held.entry(address).or_default();
+        if of_address.connections >= CONNECTIONS_PER_ADDRESS_MAX
+            || of_address.handshakes >= HANDSHAKES_PER_ADDRESS_MAX
+        {
+            return false;
+        }
+        of_address.connections += 1;
+        of_address.handshakes += 1;
+        true
+    }
+
+    /// Gives back a connection, or else a handshake.
+    fn give_back(&self, address: IpAddr, is_connection: bool) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(of_address) = held.get_mut(&address) else {
+            return;
+        };
+        let count = if is_connection {
+            &mut of_address.connections
+        } else {
+            &mut of_address.handshakes
+        };
+        *count = count.saturating_sub(1);
+        if of_address.connections == 0 {
+            held.remove(&address);
         }
     }
 }
@@ -259,7 +309,7 @@ impl Acceptor {
             stop: self.stop.clone(),
             peer,
             faces,
-            _place: place,
+            place,
         };
         self.tasks.spawn(async move {
             if let Err(reason) = connection.serve(stream).await {
@@ -270,16 +320,11 @@ impl Acceptor {
 
     fn place(&self, address: IpAddr) -> Option<Place> {
         let connection = Arc::clone(&self.connections).try_acquire_owned().ok()?;
-        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_insert(0);
-        if *count >= CONNECTIONS_PER_ADDRESS_MAX {
-            return None;
-        }
-        *count += 1;
-        Some(Place {
+        self.addresses.take(address).then(|| Place {
             _connection: connection,
             address,
             addresses: Arc::clone(&self.addresses),
+            is_shaken: false,
         })
     }
 }
@@ -292,11 +337,11 @@ struct Connection {
     stop: CancellationToken,
     peer: SocketAddr,
     faces: Arc<Faces>,
-    _place: Place,
+    place: Place,
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream) -> Result<(), String> {
+    async fn serve(mut self, stream: TcpStream) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
         let handshake = async {
             let _turn = self.handshakes.acquire().await.map_err(|e| e.to_string())?;
@@ -308,6 +353,7 @@ impl Connection {
                 shaken.map_err(|_| "the handshake took too long".to_owned())??
             }
         };
+        self.place.shaken();
         let router = if is_grpc {
             let caller = self.caller(&stream)?;
             self.grpc.clone().layer(Extension(caller))
