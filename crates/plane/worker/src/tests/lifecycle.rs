@@ -193,12 +193,7 @@ async fn watch_follows_policy() {
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
     worker.cancel.cancel();
-    loop {
-        match soon(watch.message()).await {
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => break,
-        }
-    }
+    while let Ok(Some(_)) = soon(watch.message()).await {}
     worker.ended().await.unwrap();
 }
 
