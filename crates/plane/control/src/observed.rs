@@ -7,6 +7,7 @@ use fairlead_rpc::ProbeRequest;
 use fairlead_trust::admission::PolicyHead;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +90,8 @@ pub(crate) struct NodeSession {
 pub(crate) struct RelayObserved {
     /// The session, while the supervisor is connected.
     pub(crate) session: Option<RelaySession>,
+    /// Whether it has had a session.
+    met: bool,
     /// When the last session ended; `None` while one is open.
     pub(crate) lost_at: Option<MonoTime>,
     /// Version of the supervisor.
@@ -146,7 +149,6 @@ impl Observed {
     pub(crate) fn open_relay(&self, id: RelayId, version: String, cancel: CancellationToken) -> Opened {
         let mut members = self.lock();
         let number = members.next_session();
-        let first = !members.relays.contains_key(&id);
         let (sender, probes) = mpsc::channel(PROBES_QUEUED_MAX);
         let relay = members.relays.entry(id).or_default();
         if let Some(old) = &relay.session {
@@ -157,6 +159,8 @@ impl Observed {
             cancel,
             probes: sender,
         });
+        let first = !relay.met;
+        relay.met = true;
         relay.lost_at = None;
         relay.version = version;
         Opened {
@@ -279,6 +283,16 @@ impl Members {
                 worker_pid,
             });
         }
+    }
+
+    /// How long a relay has not been ready; zero while it is.
+    pub(crate) fn unready(&mut self, relay: RelayId, is_ready: bool, now: MonoTime) -> Duration {
+        let observed = self.relays.entry(relay).or_default();
+        if is_ready {
+            observed.unready_since = None;
+            return Duration::ZERO;
+        }
+        now.since(*observed.unready_since.get_or_insert(now))
     }
 
     /// How many connected nodes say that they are connected to a relay, and how many that they are

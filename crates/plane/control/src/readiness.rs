@@ -252,14 +252,17 @@ impl Probes {
         }
     }
 
-    /// Whether the port of the worker with this process id answers. `Err` holds the failure.
-    pub(crate) fn port(&self, worker_pid: u32) -> Result<Option<()>, &Failed> {
-        let proven = self.proven.filter(|p| p.worker_pid == worker_pid);
-        match (&self.failed, proven) {
-            (Some(failed), Some(_)) if failed.count >= PROBE_FAILURES_MAX => Err(failed),
-            (Some(_) | None, Some(_)) => Ok(Some(())),
-            (Some(failed), None) => Err(failed),
-            (None, None) => Ok(None),
+    /// Whether the port of the worker with this process id answers. `name` names a prober.
+    #[must_use]
+    pub fn port(&self, worker_pid: u32, name: impl FnOnce(RelayId) -> String) -> Port {
+        let is_proven = self.proven.is_some_and(|p| p.worker_pid == worker_pid);
+        match &self.failed {
+            Some(failed) if !is_proven || failed.count >= PROBE_FAILURES_MAX => Port::Closed {
+                by: name(failed.by),
+                error: failed.error.clone(),
+            },
+            Some(_) | None if is_proven => Port::Open,
+            Some(_) | None => Port::Unknown,
         }
     }
 

@@ -188,6 +188,19 @@ pub(crate) struct HeadRecord {
     pub(crate) lease_not_after: Option<At>,
 }
 
+/// Where a link is, from one plan to the next: its tunnels stay open on the relays that it leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PlaceRecord {
+    /// Best first.
+    pub(crate) relays: Vec<Text<RelayId>>,
+    /// Relays that it has left, and when.
+    pub(crate) former: Vec<(Text<RelayId>, At)>,
+    /// The first policy revision that holds the link's route.
+    pub(crate) since: u64,
+    /// The first one that holds it on all its relays.
+    pub(crate) widened: u64,
+}
+
 /// What the installation is, made at its first start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InstallationRecord {
@@ -227,6 +240,7 @@ pub(crate) mod key {
     pub(crate) const TOKEN: &str = "token/";
     pub(crate) const SETTING: &str = "setting/";
     pub(crate) const HEAD: &str = "head/";
+    pub(crate) const PLACE: &str = "place/";
     pub(crate) const AUDIT: &str = "audit/";
     pub(crate) const AUDIT_HEAD: &str = "meta/audit-head";
     pub(crate) const COUNTER: &str = "meta/counter";
@@ -257,6 +271,9 @@ pub(crate) mod key {
     }
     pub(crate) fn head(member: MemberKey) -> String {
         format!("{HEAD}{member}")
+    }
+    pub(crate) fn place(link: LinkId) -> String {
+        format!("{PLACE}{link}")
     }
     /// Twenty digits, so that the order of keys is the order of entries.
     pub(crate) fn audit(seq: u64) -> String {

@@ -4,7 +4,7 @@
 use crate::audit::AuditHead;
 use crate::record::{
     CounterRecord, EnrolmentRecord, HeadRecord, InstallationRecord, LeaderRecord, LinkRecord, MemberKey,
-    NodeRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
+    NodeRecord, PlaceRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
 };
 use fairlead_model::{LinkId, NodeId, RelayId, RouteId};
 use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX, Store, StoreRevision};
@@ -32,6 +32,7 @@ pub(crate) struct State {
     pub(crate) tokens: BTreeMap<String, Kept<TokenRecord>>,
     pub(crate) settings: BTreeMap<String, Kept<SettingRecord>>,
     pub(crate) heads: BTreeMap<MemberKey, Kept<HeadRecord>>,
+    pub(crate) places: BTreeMap<LinkId, Kept<PlaceRecord>>,
     pub(crate) audit_head: Option<Kept<AuditHead>>,
     pub(crate) counter: Option<Kept<CounterRecord>>,
     pub(crate) pulse: Option<Kept<PulseRecord>>,
@@ -78,6 +79,7 @@ impl State {
             key::TOKEN,
             key::SETTING,
             key::HEAD,
+            key::PLACE,
             "meta/",
         ] {
             let mut after: Option<String> = None;
@@ -134,6 +136,8 @@ impl State {
             many(&mut self.tokens, hash, key, value, revision)
         } else if let Some(name) = key.strip_prefix(key::SETTING) {
             many(&mut self.settings, name, key, value, revision)
+        } else if let Some(id) = key.strip_prefix(key::PLACE) {
+            many(&mut self.places, id, key, value, revision)
         } else if key.starts_with(key::AUDIT) {
             Ok(())
         } else {
@@ -164,6 +168,7 @@ impl State {
             "enrolment" => of(&self.enrolments, id),
             "token" => of(&self.tokens, id),
             "setting" => of(&self.settings, id),
+            "place" => of(&self.places, id),
             _ => None,
         }
     }

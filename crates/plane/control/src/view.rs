@@ -92,7 +92,7 @@ impl<'a> Viewer<'a> {
 
     fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
         let observed = self.members.relays.get(&record.id.0);
-        readiness::standing(&facts(record, observed, &self.members, self.mono, self.inner.started))
+        readiness::standing(&facts(record, observed, &self.state, self.mono, self.inner.started))
     }
 
     pub(crate) fn node(&self, record: &NodeRecord) -> NodeView {

@@ -203,8 +203,6 @@ enum Ended {
     Silent,
     /// A newer session of the same member took its place, or the control plane stops.
     Replaced,
-    /// The clocks differ by more than 60 s (R-POL-05); said in the stream's status.
-    Clock,
 }
 
 /// Sends one message; bounded in time.

@@ -125,7 +125,10 @@ impl Task {
                 self.policy = Some((policy.epoch.0, policy.revision.0, now));
             }
         }
-        let grants = documents.grants.get(&self.id).cloned().unwrap_or_default();
+        // Before the first plan there is none: an empty set would take away what the node holds.
+        let Some(grants) = documents.grants.get(&self.id).cloned() else {
+            return Ok(());
+        };
         if self.grants.as_ref().is_none_or(|sent| sent.grants != grants.grants) {
             self.send(node_down::Body::Grants(pb::GrantSet {
                 grant_envelopes: grants.grants.values().map(|g| g.envelope.clone()).collect(),

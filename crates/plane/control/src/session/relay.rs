@@ -360,7 +360,8 @@ async fn issue_lease(
     let not_after = not_before.plus(length);
     let next = HeadRecord {
         lease_seq: head.lease_seq.saturating_add(1),
-        lease_not_after: Some(At::from(not_after)),
+        // The longest that is out: it may be the one that the relay holds (R-POL-02).
+        lease_not_after: head.lease_not_after.max(Some(At::from(not_after))),
         ..head
     };
     let seq = LeaseSeq(next.lease_seq);
