@@ -12,7 +12,7 @@ mod table;
 use anyhow::{Context, Result, bail};
 use fairlead_testkit::{Pool, binary, process};
 use load::{Plan, Subject};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use table::Table;
 
@@ -57,9 +57,15 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<()> {
             bail!("`{name}` is no subject: there are direct, fairlead and quinn");
         }
     }
-    // A full run measures a release build, which the testkit finds by its variable.
-    if !arguments.smoke && std::env::var_os(binary::BINARY_VARIABLE).is_none() {
-        return again_with(&release_build()?);
+    // A full run measures release builds: of the binary, which the testkit finds by its variable,
+    // and of the load generator and the reference, which are in this one.
+    let named = std::env::var_os(binary::BINARY_VARIABLE).map(PathBuf::from);
+    if !arguments.smoke && (cfg!(debug_assertions) || named.is_none()) {
+        let built = release_build()?;
+        return again_with(
+            &built.join("xtask"),
+            &named.unwrap_or_else(|| built.join("fairlead")),
+        );
     }
     measure(arguments)
 }
@@ -138,24 +144,24 @@ fn subject_of(pool: &Pool) -> Result<Subject> {
     })
 }
 
-/// Builds the binary as it is released and returns its path.
+/// Builds what is measured as it is released and returns the folder that holds it.
 fn release_build() -> Result<PathBuf> {
     let root = crate::source::root()?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build
-        .args(["build", "--release", "-p", "fairlead"])
+        .args(["build", "--release", "-p", "fairlead", "-p", "xtask"])
         .current_dir(&root);
     crate::steps::run_command(&mut build)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("release/fairlead"))
+    Ok(target.join("release"))
 }
 
-/// Runs this same command with the variable that names the binary: a process cannot safely change
-/// its own environment once it has threads.
-fn again_with(program: &std::path::Path) -> Result<()> {
-    let mut again = Command::new(std::env::current_exe()?);
+/// Runs this same command from another build, and with the variable that names the binary: a process
+/// cannot safely change its own environment once it has threads.
+fn again_with(xtask: &Path, fairlead: &Path) -> Result<()> {
+    let mut again = Command::new(xtask);
     again
         .args(std::env::args_os().skip(1))
-        .env(binary::BINARY_VARIABLE, program);
+        .env(binary::BINARY_VARIABLE, fairlead);
     crate::steps::run_command(&mut again)
 }
