@@ -42,6 +42,9 @@ const RESET_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// record, and a relay that does not take it is given up. As long, an application may take bytes
 /// that arrived before the error behind them.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
+/// How long a RESET may wait behind bytes that the far application does not take. A reset drops what
+/// was not delivered; this much patience is a courtesy to readers that are merely slow.
+const RESET_SEND_MAX: Duration = Duration::from_secs(3);
 /// A leg whose consumer sends no ATTACH is given up: a handshake's deadline.
 const ATTACH_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -85,6 +88,8 @@ pub(crate) struct Driver {
     finished: bool,
     reset_checked: MonoTime,
     attach_by: Option<MonoTime>,
+    /// The socket is gone; the stream is cut off then if its RESET is not through.
+    reset_by: Option<MonoTime>,
     leg_end: Option<LegEnd>,
     /// Set when the stream has ended; what is left is to close socket and leg in order.
     outcome: Option<Outcome>,
@@ -119,6 +124,7 @@ impl Driver {
             finished: false,
             reset_checked: now,
             attach_by,
+            reset_by: None,
             leg_end: None,
             outcome: None,
             close_by: None,
@@ -445,6 +451,7 @@ impl Driver {
         self.reset_socket();
         if self.outcome.is_none() {
             self.stream.reset(ResetCode::Application, now);
+            self.reset_by = Some(now.plus(RESET_SEND_MAX));
         }
     }
 
@@ -456,15 +463,22 @@ impl Driver {
             self.end(outcome, now);
             return true;
         }
+        let live = self.outcome.is_none();
+        if live && self.reset_by.is_some_and(|by| by <= now) {
+            // The far daemon learns it by the loss of the leg.
+            self.leg = None;
+            self.end(Outcome::Reset(ResetCode::Application), now);
+            return true;
+        }
         if self.check_reset(now) {
             return true;
         }
-        let live = self.outcome.is_none();
         let deadline = [
             self.stream.poll_timeout().filter(|_| live),
             self.reading_paused()
                 .then(|| self.reset_checked.plus(RESET_CHECK_EVERY)),
             self.attach_by,
+            self.reset_by.filter(|_| live),
             self.close_by.filter(|by| *by > now),
         ]
         .into_iter()

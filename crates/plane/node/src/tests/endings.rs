@@ -125,31 +125,33 @@ async fn an_applications_reset_is_an_error() {
     .await;
 }
 
-/// R-STR-02: a reset is noticed although the socket is not read, because the window is full.
+/// R-STR-02: a reset is noticed although the socket is not read, because the window is full; the
+/// target learns of it although it has not read what came before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reset_behind_a_full_window_is_noticed() {
+    let (read_on, wait) = tokio::sync::oneshot::channel::<()>();
     let (address, task) = target(|mut socket| async move {
-        // Never reads, until its error.
-        let mut one = [0; 1];
-        socket.read_exact(&mut one).await.unwrap();
-        socket.write_all(&one).await.unwrap();
-        std::future::pending::<()>().await;
+        wait.await.unwrap();
+        let mut rest = Vec::new();
+        socket.read_to_end(&mut rest).await
     })
     .await;
     let pool = Pool::start(1, &[address]).await;
     let mut socket = pool.connect(0).await;
-    socket.write_all(b"x").await.unwrap();
-    socket.read_exact(&mut [0; 1]).await.unwrap();
     let block = pattern(5, 64 * 1024);
+    // Until nothing more goes in for a while.
     while let Ok(written) = tokio::time::timeout(Duration::from_millis(500), socket.write_all(&block)).await {
         written.unwrap();
     }
+    assert_eq!(pool.alpha.started.live.len(), 1);
     reset(socket);
-    eventually("the consumer's half to notice", || {
-        pool.alpha.started.metrics.bytes_sent.get() > 0 && pool.alpha.started.live.len() <= 1
+    eventually("both halves to notice", || {
+        pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
     })
     .await;
-    task.abort();
+    read_on.send(()).unwrap();
+    let error = in_time(task).await.unwrap().unwrap_err();
+    assert!(is_reset(error.kind()), "{error}");
 }
 
 /// F-02: a target that sends and closes at once, to a slow reader: every byte arrives, then EOF.

@@ -1,7 +1,7 @@
 //! Two node daemons and a real worker in one process, with policies signed by the test and no
 //! control plane at all (R-GEN-04).
 
-mod authority;
+pub(crate) mod authority;
 mod endings;
 mod pool;
 mod recovery;

@@ -78,7 +78,6 @@ impl Drop for Running {
 
 /// A node daemon.
 pub(crate) struct Node {
-    pub(crate) id: NodeId,
     dir: PathBuf,
     running: Option<Running>,
     pub(crate) started: Started,
@@ -409,7 +408,6 @@ impl Node {
         authority.enrol(&dir, MemberRole::Node(id), None);
         let (running, started) = run_node(&dir).await;
         Self {
-            id,
             dir,
             running: Some(running),
             started,
