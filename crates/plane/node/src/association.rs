@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 /// Age at which an association is renewed.
 const RENEW_AFTER: Duration = Duration::from_secs(60 * 60);
-/// For this long after that the old one still opens streams (DESIGN section 6).
+/// For this long after that the old one still opens streams (ARCHITECTURE.md, Streams).
 const OLD_USED_FOR: Duration = Duration::from_secs(2 * 60);
 /// Age at which a publisher forgets an association: its last open has been answered by then.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60 * 60 + 2 * 60 + 60);

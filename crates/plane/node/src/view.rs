@@ -169,7 +169,8 @@ impl ViewKeeper {
         let policy = self.check_policy(&envelope)?;
         let held = self.view.borrow().clone();
         if let Some(held) = &held.policy {
-            if policy.leader_term < held.leader_term {
+            // A control plane restored from backup raises the epoch and may have forgotten terms.
+            if policy.epoch == held.epoch && policy.leader_term < held.leader_term {
                 return Err(Refused::OlderTerm {
                     offered: policy.leader_term,
                     held: held.leader_term,
