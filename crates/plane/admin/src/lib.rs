@@ -4,4 +4,38 @@
 //! route, the token and its scope, the body's shape with all of its faults, and only then a verb.
 //! Every answer is JSON, errors included.
 
+mod access;
+mod body;
+mod guard;
 pub mod json;
+mod limit;
+mod openapi;
+mod refused;
+mod routes;
+
+#[cfg(test)]
+mod tests;
+
+use axum::Router;
+use fairlead_control::Control;
+use std::sync::Arc;
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+struct Admin {
+    control: Control,
+    access: Arc<access::Access>,
+}
+
+/// The REST interface of a control plane, to be served on its TLS port.
+///
+/// Requests are expected to carry `Extension<fairlead_control::PeerAddress>`; those without one
+/// share one limit of failed logins.
+pub fn router(control: Control) -> Router {
+    let hosts = guard::Hosts::new(control.advertised());
+    let admin = Admin {
+        control,
+        access: Arc::default(),
+    };
+    guard::guarded(routes::router(admin), hosts)
+}

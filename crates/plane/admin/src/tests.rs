@@ -46,7 +46,9 @@ impl Answer {
 
     /// The fields of the error's faults.
     fn fields(&self) -> Vec<&str> {
-        let faults = self.body["error"]["faults"].as_array().expect("an error with faults");
+        let faults = self.body["error"]["faults"]
+            .as_array()
+            .expect("an error with faults");
         faults.iter().map(|f| f["field"].as_str().unwrap()).collect()
     }
 
@@ -61,7 +63,9 @@ impl Subject {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = ControlSettings::new(dir.path().join("control"), ADVERTISED.parse().unwrap());
         settings.lab = true;
-        let control = Control::open(settings, Arc::new(SystemClock::new())).await.unwrap();
+        let control = Control::open(settings, Arc::new(SystemClock::new()))
+            .await
+            .unwrap();
         let token = std::fs::read_to_string(dir.path().join("control/admin.token")).unwrap();
         Self {
             router: crate::router(control.clone()),
@@ -81,8 +85,15 @@ impl Subject {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
-        let is_json = parts.headers.get(CONTENT_TYPE).is_some_and(|t| t == "application/json");
-        assert!(is_json, "every answer is JSON: {} {:?}", parts.status, parts.headers);
+        let is_json = parts
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|t| t == "application/json");
+        assert!(
+            is_json,
+            "every answer is JSON: {} {:?}",
+            parts.status, parts.headers
+        );
         Answer {
             status: parts.status,
             headers: parts.headers,
@@ -91,7 +102,8 @@ impl Subject {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        self.send(request(Method::GET, path, Some(&self.token), None)).await
+        self.send(request(Method::GET, path, Some(&self.token), None))
+            .await
     }
 
     async fn post(&self, path: &str, body: Value) -> Answer {
@@ -100,11 +112,13 @@ impl Subject {
 
     async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
         let body = body.to_string();
-        self.send(request(method, path, Some(&self.token), Some(&body))).await
+        self.send(request(method, path, Some(&self.token), Some(&body)))
+            .await
     }
 
     async fn delete(&self, path: &str) -> Answer {
-        self.send(request(Method::DELETE, path, Some(&self.token), None)).await
+        self.send(request(Method::DELETE, path, Some(&self.token), None))
+            .await
     }
 
     /// A new admin token with one scope.
@@ -116,7 +130,10 @@ impl Subject {
 }
 
 fn request(method: Method, path: &str, token: Option<&str>, body: Option<&str>) -> Request<Body> {
-    let mut request = Request::builder().method(method).uri(path).header(HOST, ADVERTISED);
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, ADVERTISED);
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }

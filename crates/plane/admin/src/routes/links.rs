@@ -15,9 +15,9 @@ use http::StatusCode;
     get, path = "/v1/links", tag = "links", operation_id = "link_list", security(("bearer" = [])),
     responses((status = 200, body = List<Link>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Link>> {
-    let items = admin.control.links().await?.into_iter().map(Into::into).collect();
-    Ok(Json(List { items }))
+pub(super) async fn list(State(admin): State<Admin>) -> Json<List<Link>> {
+    let items = admin.control.links().await.into_iter().map(Into::into).collect();
+    Json(List { items })
 }
 
 /// Publishes a target on one node to another.

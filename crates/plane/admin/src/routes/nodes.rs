@@ -15,9 +15,9 @@ use http::StatusCode;
     get, path = "/v1/nodes", tag = "members", operation_id = "node_list", security(("bearer" = [])),
     responses((status = 200, body = List<Node>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Node>> {
-    let items = admin.control.nodes().await?.into_iter().map(Into::into).collect();
-    Ok(Json(List { items }))
+pub(super) async fn list(State(admin): State<Admin>) -> Json<List<Node>> {
+    let items = admin.control.nodes().await.into_iter().map(Into::into).collect();
+    Json(List { items })
 }
 
 /// Adds a node and issues its one-shot enrolment token (R-ENR-01).

@@ -15,15 +15,9 @@ use http::StatusCode;
     get, path = "/v1/relays", tag = "members", operation_id = "relay_list", security(("bearer" = [])),
     responses((status = 200, body = List<Relay>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Relay>> {
-    let items = admin
-        .control
-        .relays()
-        .await?
-        .into_iter()
-        .map(Into::into)
-        .collect();
-    Ok(Json(List { items }))
+pub(super) async fn list(State(admin): State<Admin>) -> Json<List<Relay>> {
+    let items = admin.control.relays().await.into_iter().map(Into::into).collect();
+    Json(List { items })
 }
 
 /// Adds a relay and issues its one-shot enrolment token (R-ENR-01).

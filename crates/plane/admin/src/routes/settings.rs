@@ -13,15 +13,15 @@ use fairlead_control::api::Principal;
     get, path = "/v1/settings", tag = "system", operation_id = "setting_list", security(("bearer" = [])),
     responses((status = 200, body = List<Setting>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Setting>> {
+pub(super) async fn list(State(admin): State<Admin>) -> Json<List<Setting>> {
     let items = admin
         .control
         .settings()
-        .await?
+        .await
         .into_iter()
         .map(Into::into)
         .collect();
-    Ok(Json(List { items }))
+    Json(List { items })
 }
 
 /// One setting.

@@ -15,15 +15,9 @@ use http::StatusCode;
     get, path = "/v1/tokens", tag = "system", operation_id = "token_list", security(("bearer" = [])),
     responses((status = 200, body = List<Token>), (status = "default", body = ErrorBody))
 )]
-pub(super) async fn list(State(admin): State<Admin>) -> Answer<List<Token>> {
-    let items = admin
-        .control
-        .tokens()
-        .await?
-        .into_iter()
-        .map(Into::into)
-        .collect();
-    Ok(Json(List { items }))
+pub(super) async fn list(State(admin): State<Admin>) -> Json<List<Token>> {
+    let items = admin.control.tokens().await.into_iter().map(Into::into).collect();
+    Json(List { items })
 }
 
 /// Makes an admin token; its secret is shown once.
