@@ -12,6 +12,7 @@
 
 mod budget;
 mod control;
+mod grants;
 mod identity;
 mod metrics;
 mod open;

@@ -10,7 +10,6 @@ use crate::splice::{Direction, DirectionEnd, Lost};
 use crate::tunnels::{Tunnel, TunnelPlace};
 use fairlead_hop::{Answer, Frame, Incoming, Open, Refusal};
 use fairlead_model::{Identity, NodeId, RefusalCode};
-use fairlead_rpc::signed::open_grant;
 use fairlead_transport::{Carrier, Leg, LegCode, LegRecv, LegSend};
 use fairlead_trust::admission::{Admitted, HELD_PER_NODE_MAX, LiveTunnel, LiveVerdict, OpenClaim, Verdict};
 use std::sync::Arc;
@@ -185,7 +184,10 @@ async fn admit(relay: &Relay, consumer: NodeId, open: &Open) -> Result<Admitted,
             RefusalCode::UnknownNode => Ok(()),
             other => Err(other),
         })?;
-        let grant = open_grant(policy.grant_keys(), &open.grant).map_err(|_| RefusalCode::BadGrant)?;
+        let grant = relay
+            .grants
+            .verify(&policy, open.route, &open.grant)
+            .ok_or(RefusalCode::BadGrant)?;
         let held_by_consumer = relay.budget.used(consumer, Use::Held) - usize::from(held.is_some());
         let claim = OpenClaim {
             consumer,

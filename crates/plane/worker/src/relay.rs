@@ -1,6 +1,7 @@
 //! What all sessions and tunnels of a worker share.
 
 use crate::budget::Budget;
+use crate::grants::Grants;
 use crate::metrics::WorkerMetrics;
 use crate::policy::PolicyKeeper;
 use crate::tunnels::Tunnels;
@@ -31,6 +32,7 @@ pub(crate) struct Relay {
     pub(crate) policy: PolicyKeeper,
     pub(crate) listener: Listener,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) grants: Grants,
     pub(crate) tunnels: Arc<Tunnels>,
     pub(crate) metrics: WorkerMetrics,
     /// Cancelled when no new tunnel is to be admitted any more.
@@ -75,6 +77,7 @@ impl Relay {
             policy: parts.policy,
             listener: parts.listener,
             budget: Arc::default(),
+            grants: Grants::default(),
             tunnels: Arc::default(),
             metrics: parts.metrics,
             stopping: CancellationToken::new(),

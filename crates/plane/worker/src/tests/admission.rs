@@ -328,6 +328,22 @@ async fn an_old_generation_serves_until_the_new_one_registers() {
     soon(live_far.recv.read_exact(&mut one)).await.unwrap();
 }
 
+/// R-REV-04: a grant that was good a moment ago is not once its key is gone from policy.
+#[tokio::test]
+async fn a_grant_is_forgotten_with_its_key() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    for _ in 0..2 {
+        let (opened, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+        assert!(opened.is_ok());
+    }
+    let mut policy = pool.policy(2);
+    let other = SigningKey::from_seed(&[91; 32]);
+    policy.grant_keys = fairlead_trust::Keyring::new([other.verifying_key()]).unwrap();
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::BadGrant);
+}
+
 /// Bounds per node are policy's, and hitting them has its code.
 #[tokio::test]
 async fn bounds_per_node_hold() {
