@@ -28,9 +28,10 @@ fn shared(dir: &std::path::Path) -> Arc<Shared> {
     params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
     let key = KeyPair::generate().unwrap();
     let leaf = params.signed_by(&key, &ca).unwrap();
+    let key_pem = key.serialize_pem();
     let material = TlsMaterial {
         chain_pem: &leaf.pem(),
-        key_pem: key.serialize_pem().as_bytes(),
+        key_pem: key_pem.as_bytes(),
         roots_pem: &ca.pem(),
         domain: domain.clone(),
     };
@@ -125,12 +126,12 @@ impl WorkerControl for Fake {
         _: Request<pb::ReloadIdentityRequest>,
     ) -> Result<Response<pb::ReloadIdentityResponse>, Status> {
         self.0.send(Asked::Reload).await.unwrap();
-        Ok(Response::default())
+        Ok(Response::new(Default::default()))
     }
 
     async fn stop(&self, _: Request<pb::StopRequest>) -> Result<Response<pb::StopResponse>, Status> {
         self.0.send(Asked::Stop).await.unwrap();
-        Ok(Response::default())
+        Ok(Response::new(Default::default()))
     }
 }
 
