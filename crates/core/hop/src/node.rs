@@ -10,7 +10,7 @@ use fairlead_model::{
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How long the relay may take for its HELLO_OK: the handshake deadline of DESIGN section 5.
+/// How long the relay may take for its HELLO_OK: the handshake deadline of ARCHITECTURE.md, Hop sessions and legs.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// How often the daemon pings a quiet relay.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -443,7 +443,9 @@ fn register(config: &NodeControlConfig, endpoint: EndpointId, generation: Genera
     Register {
         endpoint,
         generation,
-        epoch: RegistrationEpoch((config.boot.0 << 32) | u64::from(config.session_number)),
+        epoch: RegistrationEpoch(
+            (config.boot.0.min(u32::MAX.into()) << 32) | u64::from(config.session_number),
+        ),
     }
 }
 

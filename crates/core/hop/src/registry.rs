@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How long registrations are kept for a daemon that announced its restart (R-ADM-03).
 pub const RESTART_HOLD: Duration = Duration::from_secs(15);
 /// Most registrations of one session. Ten times the "few hundred endpoints" of a relay
-/// (DESIGN section 4).
+/// (ARCHITECTURE.md, Policy, lease, grant).
 pub const REGISTRATIONS_PER_SESSION_MAX: usize = 4_096;
 
 /// A registration that the registry does not take.

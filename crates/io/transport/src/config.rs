@@ -15,7 +15,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CarrierConfig {
     /// Bytes that the peer may send on one leg before this end's user has read them: the bound of
-    /// what one direction of a tunnel costs this process. Default 256 KiB (DESIGN section 5); more
+    /// what one direction of a tunnel costs this process. Default 256 KiB (ARCHITECTURE.md, Hop sessions and legs); more
     /// allows more throughput on long paths and costs more memory and more queueing delay.
     pub leg_window_bytes: u32,
     /// Legs that the peer may have open at once. Default 8,192: every leg of a node that holds

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// The whole of one dial (DESIGN section 5).
+/// The whole of one dial (ARCHITECTURE.md, Hop sessions and legs).
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 /// The next address is tried beside the ones before after this (RFC 8305's connection attempt
 /// delay, 250 ms).

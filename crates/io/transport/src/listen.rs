@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time that a handshake may take (DESIGN section 5).
+/// Time that a handshake may take (ARCHITECTURE.md, Hop sessions and legs).
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
 const RETRY_FROM: usize = 64;

@@ -1,5 +1,5 @@
 //! The association between two daemons: TLS 1.3 with both node certificates, run over a leg that
-//! a relay carries, for one shared secret (DESIGN section 6).
+//! a relay carries, for one shared secret (ARCHITECTURE.md, Streams).
 //!
 //! ```text
 //! dialler ── ClientHello … Finished ──► acceptor      ALPN fairlead-pair/1, no tickets

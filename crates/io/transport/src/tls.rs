@@ -1,7 +1,7 @@
 //! A member's certificate, key and roots, and what it demands of a peer.
 //!
 //! TLS 1.3 only, X25519MLKEM768 first, no resumption and no 0-RTT: each handshake proves identity
-//! anew (DESIGN section 3). A peer is accepted by the one SPIFFE id in its leaf, never because it
+//! anew (ARCHITECTURE.md, Identity and keys). A peer is accepted by the one SPIFFE id in its leaf, never because it
 //! has some certificate of the CA. All configurations read the current material at each handshake,
 //! so that [`MemberTls::reload`] reaches every later one.
 

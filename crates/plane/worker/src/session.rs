@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span};
 
-/// Time for the member's control stream and HELLO, as for the handshake (DESIGN section 5).
+/// Time for the member's control stream and HELLO, as for the handshake (ARCHITECTURE.md, Hop sessions and legs).
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for one frame to be taken by the member. Frames are small and the member's window is not:
 /// one that takes none for this long does not read its control stream.

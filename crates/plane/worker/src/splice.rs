@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 /// Most chunks in one read. A chunk is about one packet: 64 of them make a write of 64 to 400 KiB,
 /// which is what a busy stream has ready at once. One write per chunk makes a relay three times
-/// slower (DESIGN section 10).
+/// slower (measured).
 const BATCH_CHUNKS: usize = 64;
 /// Batches in one turn before other tasks get theirs.
 const TURN_BATCHES: usize = 8;

@@ -182,7 +182,7 @@ async fn batches_carry_bulk_both_ways() {
     .await;
 }
 
-/// DESIGN section 10: with the persisted key, a restarted relay tells its old peers at once.
+/// With the persisted key, a restarted relay tells its old peers at once.
 #[test]
 fn a_restarted_relay_is_noticed_by_its_reset_key() {
     let runtime = || {

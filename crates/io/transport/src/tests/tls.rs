@@ -31,7 +31,7 @@ async fn handshake(
     Ok((client?, server?))
 }
 
-/// DESIGN section 3: TLS 1.3 with X25519MLKEM768, no ticket, no resumption.
+/// ARCHITECTURE.md, Identity and keys: TLS 1.3 with X25519MLKEM768, no ticket, no resumption.
 #[tokio::test]
 async fn handshakes_are_hybrid_and_never_resumed() {
     let authority = Authority::new();

@@ -73,7 +73,7 @@ async fn bytes_pass_both_ways_unchanged() {
     assert_eq!(worker.status().await.bytes_relayed, 2 * TOTAL as u64);
 }
 
-/// DESIGN: the consumer's bytes reach the publisher before it answers.
+/// ARCHITECTURE.md, Hop sessions and legs: the consumer's bytes reach the publisher before it answers.
 #[tokio::test]
 async fn early_bytes_do_not_wait_for_the_answer() {
     let pool = Pool::new();
