@@ -148,9 +148,17 @@ proptest! {
         }
     }
 
-    /// A changed byte is never read as the same frame.
+    /// A changed byte is never read as the same frame. (Codes of later versions all read as
+    /// INTERNAL, so that one is left out.)
     #[test]
     fn a_changed_byte_is_another_frame(frame in frame(), at in any::<proptest::sample::Index>(), bit in 0u8..8) {
+        let code = match &frame {
+            Frame::Close(code) => Some(*code),
+            Frame::RegisterRefused(refused) => Some(refused.refusal.code),
+            Frame::Answer(Answer::Refused(refusal)) => Some(refusal.code),
+            _ => None,
+        };
+        prop_assume!(code != Some(RefusalCode::Internal));
         let mut bytes = bytes_of(&frame);
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
