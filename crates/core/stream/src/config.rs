@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Config {
     /// Most bytes that the peer may have in flight to this end, in bytes. Default 4 MiB, at least
     /// [`INITIAL_WINDOW`](crate::INITIAL_WINDOW), below which it has no effect. Each stream may cost
-    /// that much memory; larger windows also mean queueing delay (DESIGN section 10: 16 MiB gave
+    /// that much memory; larger windows also mean queueing delay (ARCHITECTURE.md, Traps: 16 MiB gave
     /// 230 to 450 ms of silence on the way back).
     pub window_max: u64,
     /// How long a stream without a leg is held before both sockets are reset. Default 60 s

@@ -1,5 +1,5 @@
 //! Resumable streams and their sealed records: end to end between two node daemons, over legs that
-//! come and go (DESIGN section 6).
+//! come and go (ARCHITECTURE.md, Streams).
 //!
 //! [`Stream`] is a pure machine. It is given application bytes, leg bytes and the time; it gives
 //! back application bytes, sealed leg bytes, events and the next time it wants to be called. It has
@@ -10,7 +10,7 @@
 //!   record rules of TLS 1.3; [`frame`] is what stands inside a record.
 //! - Sent bytes are kept as plaintext by offset until the far daemon acknowledged them, and sealed
 //!   anew on the next leg, so no nonce can repeat.
-//! - Invariants I1 to I10 of DESIGN section 6 are asserted where they hold, and checked by the
+//! - Invariants I1 to I10 of ARCHITECTURE.md, Streams, are asserted where they hold, and checked by the
 //!   simulator in `tests`.
 
 mod config;
