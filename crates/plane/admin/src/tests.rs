@@ -2,6 +2,7 @@
 
 mod access;
 mod bodies;
+mod enrol;
 mod surface;
 mod tls;
 mod verbs;
