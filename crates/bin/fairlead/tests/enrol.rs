@@ -1,0 +1,222 @@
+//! Enrolment against a real control plane: each failure its own words and exit code, and nothing
+//! left behind.
+
+use serde_json::Value;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The control plane makes its keys first; a busy machine takes its time.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Control {
+    child: Child,
+    dir: tempfile::TempDir,
+    address: String,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn fairlead() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_fairlead"))
+}
+
+impl Control {
+    fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("fl").tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free.to_string();
+        let child = fairlead()
+            .args([
+                "run",
+                "control",
+                "--lab",
+                "--listen",
+                &address,
+                "--advertise",
+                &address,
+                "--dir",
+            ])
+            .arg(dir.path().join("control"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let control = Self { child, dir, address };
+        let began = Instant::now();
+        while !control.cli(&["status", "--json"]).status.success() {
+            assert!(began.elapsed() < LIMIT, "no control plane in time");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        control
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn cli(&self, arguments: &[&str]) -> Output {
+        fairlead()
+            .args(arguments)
+            .env("FAIRLEAD_CONTROL", &self.address)
+            .env("FAIRLEAD_CA_FILE", self.path("control/ca.pem"))
+            .env("FAIRLEAD_TOKEN_FILE", self.path("control/admin.token"))
+            .output()
+            .unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.cli(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn pin(&self) -> String {
+        self.json(&["status", "--json"])["ca_pin"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    fn token(&self, arguments: &[&str]) -> String {
+        self.json(arguments)["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Enrols into `dir`; exit code and what was said.
+    fn enrol(&self, role: &str, control: &str, pin: &str, token: &str, dir: &Path) -> (i32, String) {
+        let mut child = fairlead()
+            .args(["enrol", role, "--control", control, "--ca-pin", pin, "--dir"])
+            .arg(dir)
+            .arg("--host-key-file")
+            .arg(self.path("host.key"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), text)
+    }
+}
+
+/// R-ENR-01, R-ENR-02: a pinned CA and a token that works once; whatever fails says so, has its
+/// own exit code and leaves nothing.
+#[test]
+fn each_failure_has_its_exit_code_and_leaves_nothing() {
+    let control = Control::start();
+    let pin = control.pin();
+    let token = control.token(&["node", "add", "alpha", "--json"]);
+    let dir = control.path("alpha");
+    let nothing_left = |what: &str| {
+        let left: Vec<_> = std::fs::read_dir(control.dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .filter(|name| name != "control" && name != "host.key")
+            .collect();
+        assert!(left.is_empty(), "{what} left {left:?}");
+    };
+    let other_pin = format!("sha256:{}", "ab".repeat(32));
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let at = control.address.as_str();
+    let unknown = "A".repeat(43);
+    for (what, role, to, with_pin, with_token, code, says) in [
+        ("another pin", "node", at, &other_pin, &token, 10, "sha256:abab"),
+        (
+            "no control plane",
+            "node",
+            &closed,
+            &pin,
+            &token,
+            5,
+            "cannot be reached",
+        ),
+        (
+            "an unknown token",
+            "node",
+            at,
+            &pin,
+            &unknown,
+            13,
+            "TOKEN_UNKNOWN",
+        ),
+        (
+            "a node's token for a relay",
+            "relay",
+            at,
+            &pin,
+            &token,
+            13,
+            "TOKEN_OTHER_MEMBER",
+        ),
+        ("no token", "node", at, &pin, &String::new(), 64, "no token"),
+    ] {
+        let (exit, text) = control.enrol(role, to, with_pin, with_token, &dir);
+        assert_eq!(exit, code, "{what}: {text}");
+        assert!(text.contains(says), "{what}: {text}");
+        assert!(!text.contains(&token), "{what} shows the token");
+        nothing_left(what);
+    }
+
+    let (exit, text) = control.enrol("node", at, &pin, &token, &dir);
+    assert_eq!(exit, 0, "{text}");
+    assert!(dir.join("member.json").exists() && dir.join("identity/key.pem").exists());
+    let (exit, text) = control.enrol("node", at, &pin, &token, &control.path("beta"));
+    assert_eq!(exit, 11, "{text}");
+    assert!(!control.path("beta").exists());
+    let (exit, text) = control.enrol("node", at, &pin, &token, &dir);
+    assert_eq!(exit, 2, "{text}");
+    assert!(text.contains("already enrolled as node alpha"), "{text}");
+}
+
+/// R-ENR-04 holds outside lab mode only; two relays of one host are told apart in it.
+#[test]
+fn a_lab_takes_several_relays_on_one_host() {
+    let control = Control::start();
+    let pin = control.pin();
+    for name in ["one", "two"] {
+        let address = format!("{name}.example");
+        let domain = format!("host={name}");
+        let token = control.token(&[
+            "relay",
+            "add",
+            name,
+            "--address",
+            &address,
+            "--failure-domain",
+            &domain,
+            "--json",
+        ]);
+        let (exit, text) = control.enrol("relay", &control.address, &pin, &token, &control.path(name));
+        assert_eq!(exit, 0, "{text}");
+    }
+    let taken = control.cli(&[
+        "relay",
+        "add",
+        "one",
+        "--address",
+        "x.example",
+        "--failure-domain",
+        "h",
+    ]);
+    assert_eq!(taken.status.code(), Some(4), "{taken:?}");
+    let bad = control.cli(&[
+        "link", "add", "Bad", "--from", "a", "--to", "b", "--target", "::1:5", "--listen", "h:1",
+    ]);
+    let text = String::from_utf8(bad.stderr).unwrap();
+    assert_eq!(bad.status.code(), Some(64), "{text}");
+    for place in ["NAME:", "--target:", "--listen:"] {
+        assert!(text.contains(place), "{place} {text}");
+    }
+}
