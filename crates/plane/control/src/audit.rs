@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The previous hash of the first entry.
-pub(crate) const FIRST_PREVIOUS_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub(crate) const FIRST_PREVIOUS_HASH: &str =
+    "0000000000000000000000000000000000000000000000000000000000000000";
 /// Greatest length of a before or after: three of them and the rest fit a stored value.
 const OBJECT_LEN_MAX: usize = 1_700;
 /// Greatest length of actor, action and object.
@@ -48,7 +49,12 @@ impl AuditNote {
     }
 
     /// The entry that follows `head`.
-    pub(crate) fn entry(self, head: &AuditHead, id: AuditId, at: WallTime) -> Result<AuditRecord, serde_json::Error> {
+    pub(crate) fn entry(
+        self,
+        head: &AuditHead,
+        id: AuditId,
+        at: WallTime,
+    ) -> Result<AuditRecord, serde_json::Error> {
         let body = AuditBody {
             seq: head.seq.saturating_add(1),
             id: Text(id),
@@ -168,7 +174,9 @@ mod tests {
         (0u8..3)
             .map(|n| {
                 let note = AuditNote::new("token ops", "link.add", format!("link {n}")).after(&n);
-                let entry = note.entry(&head, AuditId::from_bytes([n; 16]), WallTime(i64::from(n))).unwrap();
+                let entry = note
+                    .entry(&head, AuditId::from_bytes([n; 16]), WallTime(i64::from(n)))
+                    .unwrap();
                 head = entry.head();
                 entry
             })
@@ -202,14 +210,22 @@ mod tests {
     #[test]
     fn an_entry_always_fits_a_stored_value() {
         let long = "\u{1}".repeat(10_000);
-        let note = AuditNote::new(long.clone(), "setting.set", long.clone()).before(&long).after(&long);
-        let entry = note.entry(&AuditHead::none(), AuditId::from_bytes([1; 16]), WallTime(0)).unwrap();
+        let note = AuditNote::new(long.clone(), "setting.set", long.clone())
+            .before(&long)
+            .after(&long);
+        let entry = note
+            .entry(&AuditHead::none(), AuditId::from_bytes([1; 16]), WallTime(0))
+            .unwrap();
         let len = serde_json::to_vec(&entry).unwrap().len();
         // Control characters grow sixfold at each of two encodings: far beyond what names allow.
         assert!(len < 20_000, "{len}");
         let plain = "x".repeat(10_000);
-        let note = AuditNote::new(plain.clone(), "setting.set", plain.clone()).before(&plain).after(&plain);
-        let entry = note.entry(&AuditHead::none(), AuditId::from_bytes([1; 16]), WallTime(0)).unwrap();
+        let note = AuditNote::new(plain.clone(), "setting.set", plain.clone())
+            .before(&plain)
+            .after(&plain);
+        let entry = note
+            .entry(&AuditHead::none(), AuditId::from_bytes([1; 16]), WallTime(0))
+            .unwrap();
         assert!(serde_json::to_vec(&entry).unwrap().len() <= fairlead_store::VALUE_LEN_MAX);
     }
 }

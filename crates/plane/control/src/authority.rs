@@ -157,7 +157,9 @@ pub(crate) struct Authority {
 
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").field("ca_pin", &self.ca_pin).finish_non_exhaustive()
+        f.debug_struct("Authority")
+            .field("ca_pin", &self.ca_pin)
+            .finish_non_exhaustive()
     }
 }
 
@@ -245,7 +247,9 @@ impl Authority {
             let name = name.try_into().map_err(fail)?;
             params.subject_alt_names.push(SanType::DnsName(name));
         }
-        params.subject_alt_names.extend(addresses.into_iter().map(SanType::IpAddress));
+        params
+            .subject_alt_names
+            .extend(addresses.into_iter().map(SanType::IpAddress));
         let key = KeyPair::generate().map_err(fail)?;
         let signed = params.signed_by(&key, &self.issuer).map_err(fail)?;
         Ok(ServerIdentity {
@@ -280,10 +284,13 @@ fn leaf(spiffe: &str, now: WallTime, not_after: WallTime) -> Result<CertificateP
         ExtendedKeyUsagePurpose::ClientAuth,
         ExtendedKeyUsagePurpose::ServerAuth,
     ];
-    let uri = spiffe.to_owned().try_into().map_err(|source| AuthorityError::Certificate {
-        what: format!("`{spiffe}` cannot stand in a certificate"),
-        source,
-    })?;
+    let uri = spiffe
+        .to_owned()
+        .try_into()
+        .map_err(|source| AuthorityError::Certificate {
+            what: format!("`{spiffe}` cannot stand in a certificate"),
+            source,
+        })?;
     params.subject_alt_names = vec![SanType::URI(uri)];
     Ok(params)
 }
@@ -304,7 +311,8 @@ fn open_ca(folder: &ControlFolder, now: WallTime) -> Result<(KeyPair, String), A
         secret::write(&key_path, Zeroizing::new(key.serialize_pem()).as_bytes())?;
     }
     let text = secret::read(&key_path, FILE_LEN_MAX)?;
-    let text = std::str::from_utf8(&text).map_err(|_| certificate(&key_path, rcgen::Error::CouldNotParseKeyPair))?;
+    let text =
+        std::str::from_utf8(&text).map_err(|_| certificate(&key_path, rcgen::Error::CouldNotParseKeyPair))?;
     let key = KeyPair::from_pem(text).map_err(|source| certificate(&key_path, source))?;
     if !have_cert {
         let mut params = CertificateParams::default();
@@ -315,7 +323,9 @@ fn open_ca(folder: &ControlFolder, now: WallTime) -> Result<(KeyPair, String), A
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.not_before = time(now.minus(BACKDATE))?;
         params.not_after = time(now.plus(CA_LIFETIME))?;
-        let signed = params.self_signed(&key).map_err(|source| certificate(&ca_path, source))?;
+        let signed = params
+            .self_signed(&key)
+            .map_err(|source| certificate(&ca_path, source))?;
         file::write_atomic(&ca_path, 0o644, signed.pem().as_bytes())?;
     }
     Ok((key, file::read_text(&ca_path, FILE_LEN_MAX)?))
@@ -362,7 +372,11 @@ mod tests {
         assert_eq!(found, identity);
         assert_eq!(validity.not_after, NOW.plus(CERTIFICATE_LIFETIME));
         assert!(!String::from_utf8_lossy(&issued.der).contains("evil"));
-        for path in [folder.ca_key_path(), folder.policy_key_path(), folder.grant_key_path()] {
+        for path in [
+            folder.ca_key_path(),
+            folder.policy_key_path(),
+            folder.grant_key_path(),
+        ] {
             let mode = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{}", path.display());
         }
@@ -377,7 +391,10 @@ mod tests {
     fn bad_requests_and_damaged_files_are_named() {
         assert!(matches!(Csr::from_pem("no"), Err(CsrError::Pem)));
         assert!(matches!(Csr::from_der(&[1, 2, 3]), Err(CsrError::Malformed(_))));
-        assert!(matches!(Csr::from_der(&vec![0; CSR_LEN_MAX + 1]), Err(CsrError::TooLong)));
+        assert!(matches!(
+            Csr::from_der(&vec![0; CSR_LEN_MAX + 1]),
+            Err(CsrError::TooLong)
+        ));
         let dir = tempfile::tempdir().unwrap();
         let folder = ControlFolder::new(dir.path());
         Authority::open(&folder, NOW).unwrap();
@@ -385,6 +402,9 @@ mod tests {
         let error = Authority::open(&folder, NOW).unwrap_err();
         assert!(error.to_string().contains("policy.key.pem"), "{error}");
         std::fs::remove_file(folder.ca_key_path()).unwrap();
-        assert!(matches!(Authority::open(&folder, NOW), Err(AuthorityError::HalfCa { .. })));
+        assert!(matches!(
+            Authority::open(&folder, NOW),
+            Err(AuthorityError::HalfCa { .. })
+        ));
     }
 }

@@ -113,7 +113,9 @@ pub(crate) struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Inner")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -253,7 +255,10 @@ async fn take_lead(
 fn own_domain(authority: &Authority) -> TrustDomain {
     let pin = authority.ca_pin().to_string();
     let digest: String = pin.trim_start_matches("sha256:").chars().take(16).collect();
-    #[allow(clippy::expect_used, reason = "hexadecimal digits, a letter and a dot, which a test parses")]
+    #[allow(
+        clippy::expect_used,
+        reason = "hexadecimal digits, a letter and a dot, which a test parses"
+    )]
     format!("pool-{digest}.internal")
         .parse()
         .expect("hexadecimal digits make a trust domain")

@@ -80,7 +80,9 @@ impl Control {
                     "reason": refusal.message,
                     "from": from.to_string(),
                 });
-                change.note(AuditNote::new(format!("host {from}"), "enrol.refused", member.object()).after(&facts));
+                change.note(
+                    AuditNote::new(format!("host {from}"), "enrol.refused", member.object()).after(&facts),
+                );
                 turn.commit(change).await?;
                 tracing::info!(%from, member = %member.object(), code = refusal.code.as_str(), "an enrolment was refused");
                 return Err(refusal);
@@ -108,7 +110,11 @@ impl Control {
         if member.role() != checked.role {
             return Err(ApiError::new(
                 ApiCode::TokenOtherMember,
-                format!("the token was issued for {}, not for a {}", member.object(), checked.role),
+                format!(
+                    "the token was issued for {}, not for a {}",
+                    member.object(),
+                    checked.role
+                ),
             )
             .with_detail("role", member.role()));
         }
@@ -289,7 +295,10 @@ impl Member {
 fn check(request: EnrolRequest) -> Result<Checked, ApiError> {
     let mut faults = Faults::default();
     if request.token.is_empty() || request.token.len() > SECRET_LEN_MAX {
-        faults.add("token", format!("it is empty or longer than {SECRET_LEN_MAX} bytes"));
+        faults.add(
+            "token",
+            format!("it is empty or longer than {SECRET_LEN_MAX} bytes"),
+        );
     }
     let role: Option<MemberRole> = faults.parse("role", &request.role);
     if request.version.len() > 64 {

@@ -32,7 +32,10 @@ pub(crate) fn check(parts: &BTreeMap<String, String>, faults: &mut Faults) {
                 "host_fingerprint",
                 format!("`{shown}` is unknown: allowed are {MACHINE}, {PRODUCT} and {HOST_KEY}"),
             );
-        } else if value.is_empty() || value.len() > PART_LEN_MAX || !value.bytes().all(|b| b.is_ascii_hexdigit()) {
+        } else if value.is_empty()
+            || value.len() > PART_LEN_MAX
+            || !value.bytes().all(|b| b.is_ascii_hexdigit())
+        {
             faults.add(
                 "host_fingerprint",
                 format!("`{part}` is not a digest of 1 to {PART_LEN_MAX} hexadecimal digits"),
@@ -49,7 +52,10 @@ mod tests {
     use super::*;
 
     fn parts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     }
 
     /// R-ENR-04: one physical host, however it is seen.
@@ -61,7 +67,10 @@ mod tests {
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "cc")]), true),
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0"), (PRODUCT, "cc")]), true),
             // A clone of the image on other hardware.
-            (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "c0")]), false),
+            (
+                parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "c0")]),
+                false,
+            ),
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb")]), true),
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0")]), false),
             (parts(&[(HOST_KEY, "a0")]), false),

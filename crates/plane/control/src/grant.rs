@@ -31,7 +31,10 @@ const _: () = assert!(
     LEASE_MIN.as_secs() / 3 / 2 > 2 * MARGIN.as_secs(),
     "the shortest lease leaves time to renew"
 );
-const _: () = assert!(LEASE_MAX.as_secs() * 4 == LIFETIME_MAX.as_secs() * 3, "4/3 of the longest lease");
+const _: () = assert!(
+    LEASE_MAX.as_secs() * 4 == LIFETIME_MAX.as_secs() * 3,
+    "4/3 of the longest lease"
+);
 
 impl Terms {
     /// How long a new grant lives: the setting, and at least 4/3 of the lease.

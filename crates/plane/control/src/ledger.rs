@@ -207,7 +207,8 @@ impl Ledger {
         })?;
         let mut next = state.clone();
         for (key, value) in &writes {
-            next.take(key, value.as_deref(), revision).map_err(CommitError::Load)?;
+            next.take(key, value.as_deref(), revision)
+                .map_err(CommitError::Load)?;
         }
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         self.changes.send_modify(|n| *n = n.wrapping_add(1));
@@ -251,7 +252,9 @@ mod tests {
 
     fn setting(value: &str) -> Change {
         let mut change = Change::default();
-        let record = SettingRecord { value: value.to_owned() };
+        let record = SettingRecord {
+            value: value.to_owned(),
+        };
         change.note(AuditNote::new("token ops", "setting.set", "setting x").after(&record));
         change.put(key::setting("x"), &record);
         change
@@ -278,7 +281,11 @@ mod tests {
     async fn a_second_writer_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let one = ledger(dir.path()).await;
-        let two = Ledger::new(Arc::clone(&one.store), Arc::new(SystemClock::new()), State::default());
+        let two = Ledger::new(
+            Arc::clone(&one.store),
+            Arc::new(SystemClock::new()),
+            State::default(),
+        );
         one.turn().await.unwrap().commit(setting("1")).await.unwrap();
         let refused = two.turn().await.unwrap().commit(setting("2")).await;
         assert!(matches!(refused, Err(CommitError::LostLead)));

@@ -300,7 +300,11 @@ impl Members {
     pub(crate) fn witnesses(&self, relay: RelayId) -> (usize, usize) {
         let reach = |node: &NodeObserved| {
             node.session.as_ref()?;
-            node.status.as_ref()?.relays.get(&relay).map(|reach| reach.connected)
+            node.status
+                .as_ref()?
+                .relays
+                .get(&relay)
+                .map(|reach| reach.connected)
         };
         let said: Vec<bool> = self.nodes.values().filter_map(reach).collect();
         let on = said.iter().filter(|connected| **connected).count();

@@ -7,8 +7,8 @@ use fairlead_model::{LinkId, NodeId, RelayId, Revision, RouteId};
 use fairlead_placement::Placement;
 use fairlead_rpc::signed::{self, OpenError, encode_grant, encode_node_policy, encode_relay_policy};
 use fairlead_trust::{
-    Document, Grant, Keyring, NodePolicy, PayloadType, PolicyRoot, RelayPolicy, SealError, SigningKey, Verified,
-    seal,
+    Document, Grant, Keyring, NodePolicy, PayloadType, PolicyRoot, RelayPolicy, SealError, SigningKey,
+    Verified, seal,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,7 +29,10 @@ impl Documents {
     /// Whether they are the same: no document was signed anew, no link was placed elsewhere.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         fn same<K: Ord, T>(a: &BTreeMap<K, Arc<T>>, b: &BTreeMap<K, Arc<T>>) -> bool {
-            a.len() == b.len() && a.iter().zip(b).all(|((ka, a), (kb, b))| ka == kb && Arc::ptr_eq(a, b))
+            a.len() == b.len()
+                && a.iter()
+                    .zip(b)
+                    .all(|((ka, a), (kb, b))| ka == kb && Arc::ptr_eq(a, b))
         }
         same(&self.relays, &other.relays)
             && same(&self.nodes, &other.nodes)
@@ -66,7 +69,10 @@ impl Published {
 
     /// The newest documents.
     pub(crate) fn snapshot(&self) -> Documents {
-        self.documents.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.documents
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Replaces all documents at once.
@@ -211,7 +217,9 @@ impl SignedGrant {
 
 /// Whether a policy is the one whose number and root were committed last.
 pub(crate) fn is_of_head(policy: &Verified<RelayPolicy>, head: &HeadRecord) -> bool {
-    policy.epoch.0 == head.epoch && policy.revision.0 == head.revision && policy.root().to_string() == head.root
+    policy.epoch.0 == head.epoch
+        && policy.revision.0 == head.revision
+        && policy.root().to_string() == head.root
 }
 
 #[cfg(test)]

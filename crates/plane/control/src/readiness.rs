@@ -134,7 +134,10 @@ fn unready(facts: &Facts) -> Option<String> {
         WorkerState::Listening => {}
     }
     if !worker.policy_refused.is_empty() {
-        return Some(format!("its worker refused its policy: {}", worker.policy_refused));
+        return Some(format!(
+            "its worker refused its policy: {}",
+            worker.policy_refused
+        ));
     }
     if !worker.holds_policy {
         return Some("its worker holds no policy yet".to_owned());
@@ -282,11 +285,16 @@ impl Probes {
             return None;
         }
         let after = self.last_prober.and_then(|last| others().find(|id| *id > last));
-        after.or_else(|| others().next()).or_else(|| connected.contains(&relay).then_some(relay))
+        after
+            .or_else(|| others().next())
+            .or_else(|| connected.contains(&relay).then_some(relay))
     }
 
     fn is_due(&self, relay: RelayId, worker_pid: u32, is_alone: bool, now: MonoTime) -> bool {
-        if self.asked.is_some_and(|asked| now.since(asked.at) < PROBE_WAIT_MAX) {
+        if self
+            .asked
+            .is_some_and(|asked| now.since(asked.at) < PROBE_WAIT_MAX)
+        {
             return false;
         }
         if let Some(failed) = &self.failed {

@@ -66,7 +66,9 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
                 reconcile.apply.again();
                 rest
             }
-            Err(error @ (CommitError::LostLead | CommitError::Encode(_) | CommitError::Load(_))) => return Err(error),
+            Err(error @ (CommitError::LostLead | CommitError::Encode(_) | CommitError::Load(_))) => {
+                return Err(error);
+            }
         };
         tokio::select! {
             () = stop.cancelled() => break,
@@ -154,7 +156,10 @@ impl Reconcile {
             let (action, facts) = if capacity {
                 ("relay.capacity.gain", serde_json::json!({ "capacity": true }))
             } else {
-                ("relay.capacity.loss", serde_json::json!({ "capacity": false, "reason": reason }))
+                (
+                    "relay.capacity.loss",
+                    serde_json::json!({ "capacity": false, "reason": reason }),
+                )
             };
             tracing::info!(relay = %before.name.0, capacity, reason, "a relay's capacity changed");
             let object = format!("relay {}", before.name.0);

@@ -65,8 +65,14 @@ impl FromStr for MemberKey {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
-            Some(("relay", id)) => id.parse().map(|id| Self::Relay(Text(id))).map_err(|_| text.to_owned()),
-            Some(("node", id)) => id.parse().map(|id| Self::Node(Text(id))).map_err(|_| text.to_owned()),
+            Some(("relay", id)) => id
+                .parse()
+                .map(|id| Self::Relay(Text(id)))
+                .map_err(|_| text.to_owned()),
+            Some(("node", id)) => id
+                .parse()
+                .map(|id| Self::Node(Text(id)))
+                .map_err(|_| text.to_owned()),
             Some(_) | None => Err(text.to_owned()),
         }
     }

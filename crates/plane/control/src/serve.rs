@@ -103,7 +103,9 @@ pub async fn serve(
     let stop = cancel.child_token();
     let _ends = stop.clone().drop_guard();
     let mut reconcile = tokio::spawn(reconcile::run(Arc::clone(&inner), stop.clone()));
-    let grpc = tonic::service::Routes::new(service(Arc::clone(&inner))).prepare().into_axum_router();
+    let grpc = tonic::service::Routes::new(service(Arc::clone(&inner)))
+        .prepare()
+        .into_axum_router();
     let acceptor = Acceptor {
         inner: Arc::clone(&inner),
         grpc,
@@ -175,7 +177,9 @@ impl Faces {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let identity = inner.server_identity();
         let mut roots = RootCertStore::empty();
-        roots.add(inner.authority.ca_der().clone()).map_err(ServeError::Tls)?;
+        roots
+            .add(inner.authority.ca_der().clone())
+            .map_err(ServeError::Tls)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
             .map_err(ServeError::Verifier)?;

@@ -110,7 +110,9 @@ impl Setting {
     #[must_use]
     pub fn range_text(&self) -> String {
         match self.kind {
-            Kind::Duration { min, max, .. } => format!("{} to {}", duration::format(min), duration::format(max)),
+            Kind::Duration { min, max, .. } => {
+                format!("{} to {}", duration::format(min), duration::format(max))
+            }
             Kind::Count { min, max, .. } => format!("{min} to {max}"),
         }
     }
@@ -131,11 +133,10 @@ impl Setting {
             }
             Kind::Count { min, max, .. } => {
                 let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                let value: u64 = text
-                    .parse()
-                    .ok()
-                    .filter(|_| digits)
-                    .ok_or_else(|| format!("`{text}` is not a number: allowed is {}", self.range_text()))?;
+                let value: u64 =
+                    text.parse().ok().filter(|_| digits).ok_or_else(|| {
+                        format!("`{text}` is not a number: allowed is {}", self.range_text())
+                    })?;
                 if value < min || value > max {
                     return Err(outside());
                 }
@@ -200,7 +201,12 @@ mod tests {
         let keys: BTreeSet<&str> = TABLE.iter().map(|s| s.key).collect();
         assert_eq!(keys.len(), TABLE.len());
         for row in TABLE {
-            assert_eq!(row.check(&row.default_text()), Ok(row.default_text()), "{}", row.key);
+            assert_eq!(
+                row.check(&row.default_text()),
+                Ok(row.default_text()),
+                "{}",
+                row.key
+            );
         }
         let settings = Settings::of(&State::default());
         assert_eq!(settings.lease, hours(72));
@@ -210,11 +216,21 @@ mod tests {
         assert_eq!(lease.check("1h"), Ok("1h".to_owned()));
         assert_eq!(lease.check("168h"), Ok("168h".to_owned()));
         assert_eq!(lease.range_text(), "1h to 168h");
-        for (bad, why) in [("59m", "out of range"), ("169h", "out of range"), ("72", "unit is missing"), ("", "empty")] {
+        for (bad, why) in [
+            ("59m", "out of range"),
+            ("169h", "out of range"),
+            ("72", "unit is missing"),
+            ("", "empty"),
+        ] {
             assert!(lease.check(bad).unwrap_err().contains(why), "{bad}");
         }
         let spread = Setting::find("placement.spread").unwrap();
-        for (bad, why) in [("0", "out of range"), ("17", "out of range"), ("+2", "not a number"), ("two", "not a number")] {
+        for (bad, why) in [
+            ("0", "out of range"),
+            ("17", "out of range"),
+            ("+2", "not a number"),
+            ("two", "not a number"),
+        ] {
             assert!(spread.check(bad).unwrap_err().contains(why), "{bad}");
         }
     }

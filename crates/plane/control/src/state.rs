@@ -235,7 +235,9 @@ fn many<K: Ord + FromStr, T: DeserializeOwned>(
     value: Option<&[u8]>,
     revision: StoreRevision,
 ) -> Result<(), LoadError> {
-    let id: K = id.parse().map_err(|_| LoadError::UnknownKey { key: key.to_owned() })?;
+    let id: K = id
+        .parse()
+        .map_err(|_| LoadError::UnknownKey { key: key.to_owned() })?;
     match value {
         Some(value) => {
             map.insert(

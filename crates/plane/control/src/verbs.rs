@@ -5,7 +5,8 @@ mod link;
 mod member;
 
 use crate::api::{
-    AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Principal, Scope, SettingView, StatusView, TokenView,
+    AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Principal, Scope, SettingView, StatusView,
+    TokenView,
 };
 use crate::audit::{AuditHead, AuditNote, AuditRecord};
 use crate::control::Control;
@@ -31,7 +32,12 @@ impl Control {
     /// # Errors
     /// No such token.
     pub async fn authenticate(&self, secret: &str) -> Result<Principal, ApiError> {
-        let refused = || ApiError::new(ApiCode::Unauthenticated, "no such token: it is wrong or was revoked");
+        let refused = || {
+            ApiError::new(
+                ApiCode::Unauthenticated,
+                "no such token: it is wrong or was revoked",
+            )
+        };
         if secret.is_empty() || secret.len() > SECRET_LEN_MAX {
             return Err(refused());
         }
@@ -88,19 +94,29 @@ impl Control {
                 }
             }
         }
-        if head == newest { Ok(head.seq) } else { Err(broken(newest.seq)) }
+        if head == newest {
+            Ok(head.seq)
+        } else {
+            Err(broken(newest.seq))
+        }
     }
 
     async fn audit_page(&self, after: u64, limit: usize) -> Result<Vec<Entry>, ApiError> {
         let after = key::audit(after);
         let store = self.0.ledger.store();
-        store.scan(key::AUDIT, Some(&after), limit).await.map_err(unreadable)
+        store
+            .scan(key::AUDIT, Some(&after), limit)
+            .await
+            .map_err(unreadable)
     }
 
     /// Every setting.
     pub async fn settings(&self) -> Vec<SettingView> {
         let state = self.0.ledger.state();
-        setting::TABLE.iter().map(|row| setting_view(&state, row)).collect()
+        setting::TABLE
+            .iter()
+            .map(|row| setting_view(&state, row))
+            .collect()
     }
 
     /// One setting.
@@ -117,9 +133,12 @@ impl Control {
     /// No such setting; the value is malformed or out of range.
     pub async fn set_setting(&self, by: &Principal, key: &str, value: &str) -> Result<SettingView, ApiError> {
         let row = find_setting(key)?;
-        let value = row
-            .check(value)
-            .map_err(|message| ApiError::faults(vec![Fault { field: "value".to_owned(), message }]))?;
+        let value = row.check(value).map_err(|message| {
+            ApiError::faults(vec![Fault {
+                field: "value".to_owned(),
+                message,
+            }])
+        })?;
         let turn = self.0.ledger.turn().await?;
         let before = setting_view(turn.state(), row).value;
         if before != value {
@@ -207,7 +226,9 @@ impl Control {
             ));
         }
         let mut change = Change::default();
-        change.note(AuditNote::new(actor(by), "token.revoke", format!("token {}", record.name)).before(&record));
+        change.note(
+            AuditNote::new(actor(by), "token.revoke", format!("token {}", record.name)).before(&record),
+        );
         change.delete(key::token(&hash));
         turn.commit(change).await?;
         Ok(token_view(&record))
@@ -251,8 +272,12 @@ fn broken(seq: u64) -> ApiError {
 }
 
 fn record(entry: &Entry) -> Result<AuditRecord, ApiError> {
-    serde_json::from_slice(&entry.value)
-        .map_err(|e| ApiError::new(ApiCode::Internal, format!("the store's record `{}`: {e}", entry.key)))
+    serde_json::from_slice(&entry.value).map_err(|e| {
+        ApiError::new(
+            ApiCode::Internal,
+            format!("the store's record `{}`: {e}", entry.key),
+        )
+    })
 }
 
 fn find_setting(key: &str) -> Result<&'static Setting, ApiError> {

@@ -92,7 +92,13 @@ impl<'a> Viewer<'a> {
 
     fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
         let observed = self.members.relays.get(&record.id.0);
-        readiness::standing(&facts(record, observed, &self.state, self.mono, self.inner.started))
+        readiness::standing(&facts(
+            record,
+            observed,
+            &self.state,
+            self.mono,
+            self.inner.started,
+        ))
     }
 
     pub(crate) fn node(&self, record: &NodeRecord) -> NodeView {
@@ -115,7 +121,9 @@ impl<'a> Viewer<'a> {
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
             policy: PolicyView {
                 wanted: self.wanted_node(id),
-                applied: status.and_then(|s| s.policy).map(|(epoch, revision)| HeadView { epoch, revision }),
+                applied: status
+                    .and_then(|s| s.policy)
+                    .map(|(epoch, revision)| HeadView { epoch, revision }),
                 refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
                 lease_not_after: None,
             },
@@ -232,8 +240,10 @@ impl<'a> Viewer<'a> {
                     name: r.name.0.clone(),
                 })
                 .collect(),
-            placement_reason: placement
-                .map_or_else(|| "it has not been planned yet".to_owned(), |p| p.reason.to_string()),
+            placement_reason: placement.map_or_else(
+                || "it has not been planned yet".to_owned(),
+                |p| p.reason.to_string(),
+            ),
             state: if waiting_for.is_empty() {
                 LinkState::Ready
             } else {
@@ -269,7 +279,9 @@ impl<'a> Viewer<'a> {
         if let Some(to) = to
             && !relays.iter().any(|r| is_registered(to, *r, record))
         {
-            waits.push(format!("publisher {publisher} has not registered it on a relay yet"));
+            waits.push(format!(
+                "publisher {publisher} has not registered it on a relay yet"
+            ));
         }
         if let (Some(from), Some(to)) = (from, to)
             && !relays.iter().any(|r| {

@@ -5,8 +5,8 @@ use fairlead_model::{
     EndpointId, Generation, LeaderTerm, NodeId, PolicyEpoch, RelayId, Revision, RouteId, WallTime,
 };
 use fairlead_trust::{
-    Consumption, Grant, Keyring, NodePolicy, NodeRelay, PolicyEndpoint, PolicyRoute, Publication, RelayPolicy,
-    RelaySettings,
+    Consumption, Grant, Keyring, NodePolicy, NodeRelay, PolicyEndpoint, PolicyRoute, Publication,
+    RelayPolicy, RelaySettings,
 };
 
 /// The number that a policy is signed under.

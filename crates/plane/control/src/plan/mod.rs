@@ -45,11 +45,13 @@ pub const FORMER_KEPT: Duration = Duration::from_secs(24 * 3600);
 pub const REVOKED_KEPT: Duration = Duration::from_secs(225 * 3600);
 
 const _: () = assert!(
-    NODES_MAX * 18 + LINKS_MAX * 101 + REVOKED_MAX * 19 + 64 * 1024 <= fairlead_trust::envelope::PAYLOAD_LEN_MAX,
+    NODES_MAX * 18 + LINKS_MAX * 101 + REVOKED_MAX * 19 + 64 * 1024
+        <= fairlead_trust::envelope::PAYLOAD_LEN_MAX,
     "the largest policy of a relay can be signed"
 );
 const _: () = assert!(
-    LINKS_PER_NODE_MAX * 800 + REVOKED_MAX * 19 + RELAYS_MAX * 700 <= fairlead_trust::envelope::PAYLOAD_LEN_MAX,
+    LINKS_PER_NODE_MAX * 800 + REVOKED_MAX * 19 + RELAYS_MAX * 700
+        <= fairlead_trust::envelope::PAYLOAD_LEN_MAX,
     "the largest policy of a node can be signed"
 );
 
@@ -170,7 +172,8 @@ pub fn plan(wanted: &Wanted) -> Plan {
     }
     let revoked = revoked(wanted);
     for id in wanted.relays.keys() {
-        plan.relays.insert(*id, relay_contents(*id, wanted, &plan.places, &revoked));
+        plan.relays
+            .insert(*id, relay_contents(*id, wanted, &plan.places, &revoked));
     }
     let ends = ends(wanted, &plan.places);
     for id in &wanted.nodes {
@@ -253,7 +256,10 @@ fn follow(before: Option<&Place>, placement: &Placement, wanted: &Wanted) -> Pla
         .filter(|(id, _)| !relays.contains(id))
         .collect();
     while former.len() > FORMER_MAX {
-        let oldest = former.iter().min_by_key(|(id, at)| (**at, **id)).map(|(id, _)| *id);
+        let oldest = former
+            .iter()
+            .min_by_key(|(id, at)| (**at, **id))
+            .map(|(id, _)| *id);
         oldest.and_then(|id| former.remove(&id));
     }
     Place {
@@ -381,7 +387,10 @@ fn node_contents(
         .chain(former)
         .collect();
     NodeContents {
-        relays: relays.into_iter().filter_map(|id| node_relay(id, wanted)).collect(),
+        relays: relays
+            .into_iter()
+            .filter_map(|id| node_relay(id, wanted))
+            .collect(),
         publications: publications.into_values().collect(),
         consumptions: consumptions.into_values().collect(),
         revoked_routes: revoked
@@ -438,7 +447,10 @@ fn again(
     places: &BTreeMap<LinkId, Place>,
     revoked: &BTreeMap<RouteId, Revoked>,
 ) -> Option<WallTime> {
-    let former = places.values().flat_map(|p| p.former.values()).map(|at| at.plus(FORMER_KEPT));
+    let former = places
+        .values()
+        .flat_map(|p| p.former.values())
+        .map(|at| at.plus(FORMER_KEPT));
     let revoked = revoked.values().map(|r| r.at.plus(REVOKED_KEPT));
     former.chain(revoked).filter(|at| *at > wanted.now).min()
 }

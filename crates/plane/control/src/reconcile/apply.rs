@@ -98,8 +98,20 @@ impl Apply {
         let mut writes = Writes::new(wanted.next);
         writes.places(&wanted, &plan);
         let before = self.plan.as_ref();
-        let relays = self.steps(&plan.relays, before.map(|p| &p.relays), &documents.relays, &turn, &mut writes);
-        let nodes = self.steps(&plan.nodes, before.map(|p| &p.nodes), &documents.nodes, &turn, &mut writes);
+        let relays = self.steps(
+            &plan.relays,
+            before.map(|p| &p.relays),
+            &documents.relays,
+            &turn,
+            &mut writes,
+        );
+        let nodes = self.steps(
+            &plan.nodes,
+            before.map(|p| &p.nodes),
+            &documents.nodes,
+            &turn,
+            &mut writes,
+        );
         self.commit(turn, writes).await?;
 
         let state = self.inner.ledger.state();
@@ -177,7 +189,10 @@ impl Apply {
                     Write::Place(link, Some(record)) => change.put(key::place(link), &record),
                     Write::Place(link, None) => change.delete(key::place(link)),
                     Write::Head(member, numbering, root) => {
-                        change.put(key::head(member), &head_record(turn.state(), member, numbering, root));
+                        change.put(
+                            key::head(member),
+                            &head_record(turn.state(), member, numbering, root),
+                        );
                     }
                 }
             }
@@ -198,7 +213,8 @@ impl Apply {
                 Step::Keep(document) => {
                     documents.insert(id, document);
                 }
-                Step::Sign(draft) => match sign::<C>(&self.inner.authority.policy, &self.policy_keys, &draft) {
+                Step::Sign(draft) => match sign::<C>(&self.inner.authority.policy, &self.policy_keys, &draft)
+                {
                     Ok(document) => {
                         documents.insert(id, document);
                     }
@@ -238,7 +254,10 @@ impl Apply {
             };
             let renewal = terms.renew_at(grant.grant.not_after);
             due = Some(due.map_or(renewal, |due| due.min(renewal)));
-            sets.entry(contents.consumer).or_default().grants.insert(*route, grant);
+            sets.entry(contents.consumer)
+                .or_default()
+                .grants
+                .insert(*route, grant);
         }
         let sets = sets.into_iter().map(|(id, set)| {
             let held = documents.grants.get(&id).filter(|held| ***held == set);

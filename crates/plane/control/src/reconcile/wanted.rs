@@ -9,11 +9,23 @@ use fairlead_model::{Generation, Revision, WallTime};
 /// What is wanted as of `state`.
 pub(super) fn wanted(state: &State, now: WallTime) -> Wanted {
     Wanted {
-        relays: state.relays.iter().map(|(id, k)| (*id, relay(&k.record))).collect(),
+        relays: state
+            .relays
+            .iter()
+            .map(|(id, k)| (*id, relay(&k.record)))
+            .collect(),
         nodes: state.nodes.keys().copied().collect(),
         links: state.links.iter().map(|(id, k)| (*id, link(&k.record))).collect(),
-        revoked: state.revoked.iter().map(|(id, k)| (*id, revoked(&k.record))).collect(),
-        places: state.places.iter().map(|(id, k)| (*id, place(&k.record))).collect(),
+        revoked: state
+            .revoked
+            .iter()
+            .map(|(id, k)| (*id, revoked(&k.record)))
+            .collect(),
+        places: state
+            .places
+            .iter()
+            .map(|(id, k)| (*id, place(&k.record)))
+            .collect(),
         spread: Settings::of(state).spread,
         now,
         next: Revision(state.policy_revision()).next(),
@@ -55,7 +67,11 @@ fn revoked(record: &RevokedRecord) -> Revoked {
 fn place(record: &PlaceRecord) -> Place {
     Place {
         relays: record.relays.iter().map(|id| id.0).collect(),
-        former: record.former.iter().map(|(id, at)| (id.0, WallTime::from(*at))).collect(),
+        former: record
+            .former
+            .iter()
+            .map(|(id, at)| (id.0, WallTime::from(*at)))
+            .collect(),
         since: Revision(record.since),
         widened: Revision(record.widened),
     }
@@ -65,7 +81,11 @@ fn place(record: &PlaceRecord) -> Place {
 pub(super) fn place_record(place: &Place) -> PlaceRecord {
     PlaceRecord {
         relays: place.relays.iter().map(|id| Text(*id)).collect(),
-        former: place.former.iter().map(|(id, at)| (Text(*id), At::from(*at))).collect(),
+        former: place
+            .former
+            .iter()
+            .map(|(id, at)| (Text(*id), At::from(*at)))
+            .collect(),
         since: place.since.0,
         widened: place.widened.0,
     }

@@ -8,11 +8,11 @@
 mod node;
 mod relay;
 
-use crate::control::Inner;
-use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
 use crate::audit::AuditNote;
 use crate::authority::{Csr, Issuance};
+use crate::control::Inner;
 use crate::ledger::Change;
+use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
 use fairlead_model::{Identity, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_server::{MemberControl, MemberControlServer};
@@ -122,7 +122,9 @@ impl Members {
         if enrolled {
             Ok(())
         } else {
-            Err(Status::permission_denied("this member is not enrolled here any more"))
+            Err(Status::permission_denied(
+                "this member is not enrolled here any more",
+            ))
         }
     }
 
@@ -149,7 +151,11 @@ impl Members {
                     ..before.clone()
                 };
                 let object = format!("relay {}", before.name.0);
-                change.note(AuditNote::new(object.clone(), "relay.certificate.renew", object).before(before).after(&after));
+                change.note(
+                    AuditNote::new(object.clone(), "relay.certificate.renew", object)
+                        .before(before)
+                        .after(&after),
+                );
                 change.put(key::relay(id.0), &after);
             }
             MemberKey::Node(id) => {
@@ -159,7 +165,11 @@ impl Members {
                     ..before.clone()
                 };
                 let object = format!("node {}", before.name.0);
-                change.note(AuditNote::new(object.clone(), "node.certificate.renew", object).before(before).after(&after));
+                change.note(
+                    AuditNote::new(object.clone(), "node.certificate.renew", object)
+                        .before(before)
+                        .after(&after),
+                );
                 change.put(key::node(id.0), &after);
             }
         }
@@ -179,7 +189,9 @@ fn caller<T>(request: &Request<T>) -> Result<Identity, Status> {
 }
 
 fn wrong_role(method: &str, expected: &str) -> Status {
-    Status::permission_denied(format!("{method} is for {expected}; the certificate says another role"))
+    Status::permission_denied(format!(
+        "{method} is for {expected}; the certificate says another role"
+    ))
 }
 
 fn internal(error: impl std::error::Error) -> Status {
@@ -224,7 +236,10 @@ async fn send_result<T>(
 /// A text of a report, cut to its bound.
 fn text(mut text: String) -> String {
     if text.len() > TEXT_LEN_MAX {
-        let end = (0..=TEXT_LEN_MAX).rev().find(|n| text.is_char_boundary(*n)).unwrap_or(0);
+        let end = (0..=TEXT_LEN_MAX)
+            .rev()
+            .find(|n| text.is_char_boundary(*n))
+            .unwrap_or(0);
         text.truncate(end);
     }
     text

@@ -36,7 +36,11 @@ pub(super) async fn run(inner: Arc<Inner>, id: NodeId, mut up: Streaming<pb::Nod
         body: Some(node_up::Body::Hello(hello)),
     }))) = hello
     else {
-        let _ = send_result(&down, Err(Status::invalid_argument("the first message is not a hello"))).await;
+        let _ = send_result(
+            &down,
+            Err(Status::invalid_argument("the first message is not a hello")),
+        )
+        .await;
         return;
     };
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
@@ -45,7 +49,9 @@ pub(super) async fn run(inner: Arc<Inner>, id: NodeId, mut up: Streaming<pb::Nod
         return;
     }
     let cancel = inner.stopping.child_token();
-    let session = inner.observed.open_node(id, text(hello.version.clone()), cancel.clone());
+    let session = inner
+        .observed
+        .open_node(id, text(hello.version.clone()), cancel.clone());
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
@@ -74,8 +80,10 @@ impl Task {
         }))
         .await?;
         if hello.trust_bundle_version < self.inner.bundle.version {
-            self.send(node_down::Body::TrustBundle(pb::TrustBundle::from(&self.inner.bundle)))
-                .await?;
+            self.send(node_down::Body::TrustBundle(pb::TrustBundle::from(
+                &self.inner.bundle,
+            )))
+            .await?;
         }
         Ok(())
     }
@@ -129,7 +137,11 @@ impl Task {
         let Some(grants) = documents.grants.get(&self.id).cloned() else {
             return Ok(());
         };
-        if self.grants.as_ref().is_none_or(|sent| sent.grants != grants.grants) {
+        if self
+            .grants
+            .as_ref()
+            .is_none_or(|sent| sent.grants != grants.grants)
+        {
             self.send(node_down::Body::Grants(pb::GrantSet {
                 grant_envelopes: grants.grants.values().map(|g| g.envelope.clone()).collect(),
             }))

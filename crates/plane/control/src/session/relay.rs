@@ -26,7 +26,10 @@ const LEASE_EVERY: Duration = Duration::from_secs(600);
 /// refuses it is not flooded.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-const _: () = assert!(DOWN_QUEUED_MAX >= 4, "a session's first messages fit without a wait");
+const _: () = assert!(
+    DOWN_QUEUED_MAX >= 4,
+    "a session's first messages fit without a wait"
+);
 
 type Sender = mpsc::Sender<Result<pb::RelayDown, Status>>;
 
@@ -64,7 +67,11 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
         body: Some(relay_up::Body::Hello(hello)),
     }))) = hello
     else {
-        let _ = send_result(&down, Err(Status::invalid_argument("the first message is not a hello"))).await;
+        let _ = send_result(
+            &down,
+            Err(Status::invalid_argument("the first message is not a hello")),
+        )
+        .await;
         return;
     };
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
@@ -116,8 +123,10 @@ impl Task {
         }))
         .await?;
         if hello.trust_bundle_version < self.inner.bundle.version {
-            self.send(relay_down::Body::TrustBundle(pb::TrustBundle::from(&self.inner.bundle)))
-                .await?;
+            self.send(relay_down::Body::TrustBundle(pb::TrustBundle::from(
+                &self.inner.bundle,
+            )))
+            .await?;
         }
         let applied = hello.applied.and_then(|head| PolicyHead::try_from(head).ok());
         let mut members = self.inner.observed.lock();
@@ -228,15 +237,17 @@ impl Task {
             return true;
         }
         // It was sent and is not reported yet: again for another process, or after a while.
-        let other_process = self.reported(|s| s.worker_pid).is_some_and(|pid| pid != sent.worker_pid);
+        let other_process = self
+            .reported(|s| s.worker_pid)
+            .is_some_and(|pid| pid != sent.worker_pid);
         other_process || now.since(sent.at) >= AGAIN_AFTER
     }
 
     /// Whether the worker reported that it holds this policy.
     fn holds(&self, policy: &Verified<RelayPolicy>) -> bool {
-        self.reported(|s| s.applied)
-            .flatten()
-            .is_some_and(|a| a.epoch == policy.epoch && a.revision == policy.revision && a.root == policy.root())
+        self.reported(|s| s.applied).flatten().is_some_and(|a| {
+            a.epoch == policy.epoch && a.revision == policy.revision && a.root == policy.root()
+        })
     }
 
     fn reported<T>(&self, of: impl FnOnce(&RelayReport) -> T) -> Option<T> {
@@ -305,7 +316,9 @@ impl Task {
                     Err(text(report.error))
                 };
                 let now = self.inner.clock.mono();
-                self.inner.observed.probe_reported(relay, self.id, id, result, now);
+                self.inner
+                    .observed
+                    .probe_reported(relay, self.id, id, result, now);
             }
         }
         self.inner.wake.notify_one();
@@ -378,7 +391,11 @@ async fn issue_lease(
         seq,
         leader_term: LeaderTerm(inner.term.0),
     };
-    match seal(&inner.authority.policy, PayloadType::PolicyLease, &encode_policy_lease(&lease)) {
+    match seal(
+        &inner.authority.policy,
+        PayloadType::PolicyLease,
+        &encode_policy_lease(&lease),
+    ) {
         Ok(envelope) => Ok(Some(envelope)),
         Err(error) => {
             tracing::error!(relay = %id, %error, "a lease could not be signed");

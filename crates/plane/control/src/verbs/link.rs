@@ -32,9 +32,17 @@ impl Control {
             None => Some(ServiceClass::default()),
         };
         if consumer.is_some() && consumer == publisher {
-            faults.add("to", "it is the consumer itself: the two ends are different nodes");
+            faults.add(
+                "to",
+                "it is the consumer itself: the two ends are different nodes",
+            );
         }
-        let parts = name.zip(consumer).zip(publisher).zip(target).zip(listen).zip(class);
+        let parts = name
+            .zip(consumer)
+            .zip(publisher)
+            .zip(target)
+            .zip(listen)
+            .zip(class);
         let (((((name, consumer), publisher), target), listen), class) = faults.into_result(parts)?;
         let links = || state.links.values().map(|k| &k.record);
         if links().any(|l| l.name.0 == name) {
@@ -48,9 +56,12 @@ impl Control {
             return Err(ApiError::new(ApiCode::ListenTaken, message.clone()).with_fault("listen", message));
         }
         for (end, id) in [("from", consumer), ("to", publisher)] {
-            let of_node = links().filter(|l| l.consumer.0 == id || l.publisher.0 == id).count();
+            let of_node = links()
+                .filter(|l| l.consumer.0 == id || l.publisher.0 == id)
+                .count();
             if of_node >= LINKS_PER_NODE_MAX {
-                return Err(full("links of one node", LINKS_PER_NODE_MAX).with_fault(end, "it has no room for another"));
+                return Err(full("links of one node", LINKS_PER_NODE_MAX)
+                    .with_fault(end, "it has no room for another"));
             }
         }
         let record = LinkRecord {
@@ -76,7 +87,12 @@ impl Control {
     /// Every link, by name.
     pub async fn links(&self) -> Vec<LinkView> {
         let viewer = Viewer::new(&self.0);
-        let mut views: Vec<LinkView> = viewer.state.links.values().map(|k| viewer.link(&k.record)).collect();
+        let mut views: Vec<LinkView> = viewer
+            .state
+            .links
+            .values()
+            .map(|k| viewer.link(&k.record))
+            .collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
     }
@@ -106,7 +122,9 @@ impl Control {
             .ok_or_else(|| missing("link", name_or_id))?;
         let view = Viewer::new(&self.0).link(&record);
         let mut change = Change::default();
-        change.note(AuditNote::new(actor(by), "link.remove", format!("link {}", record.name.0)).before(&record));
+        change.note(
+            AuditNote::new(actor(by), "link.remove", format!("link {}", record.name.0)).before(&record),
+        );
         change.delete(key::link(record.id.0));
         change.put(
             key::revoked(record.route.0),
@@ -128,7 +146,12 @@ fn node(state: &State, faults: &mut Faults, field: &str, name_or_id: &str) -> Op
     let found = state.find_node(name_or_id).map(|n| n.id.0);
     if found.is_none() {
         let shown: String = name_or_id.chars().take(80).collect();
-        let known: Vec<&str> = state.nodes.values().take(8).map(|k| k.record.name.0.as_str()).collect();
+        let known: Vec<&str> = state
+            .nodes
+            .values()
+            .take(8)
+            .map(|k| k.record.name.0.as_str())
+            .collect();
         let known = match (known.len(), state.nodes.len()) {
             (0, _) => "add one with `fairlead node add`".to_owned(),
             (shown, all) if shown < all => format!("there are {} and {} more", known.join(", "), all - shown),

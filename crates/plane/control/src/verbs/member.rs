@@ -26,7 +26,10 @@ impl Control {
             .map_err(|e| faults.add("address", e))
             .ok();
         // Without labels of its own a relay fails alone: its name is its host's label.
-        let labels = input.failure_domain.as_deref().or(name.as_ref().map(Name::as_str));
+        let labels = input
+            .failure_domain
+            .as_deref()
+            .or(name.as_ref().map(Name::as_str));
         let failure_domain: Option<FailureDomain> = labels.and_then(|l| faults.parse("failure_domain", l));
         let parts = name.zip(address).zip(failure_domain);
         let ((name, address), failure_domain) = faults.into_result(parts)?;
@@ -58,9 +61,11 @@ impl Control {
             capacity: false,
         };
         let mut change = Change::default();
-        change.note(AuditNote::new(actor(by), "relay.add", format!("relay {}", record.name.0)).after(&record));
+        change
+            .note(AuditNote::new(actor(by), "relay.add", format!("relay {}", record.name.0)).after(&record));
         change.put(key::relay(record.id.0), &record);
-        self.issue(turn, change, MemberKey::Relay(record.id), record.name.0).await
+        self.issue(turn, change, MemberKey::Relay(record.id), record.name.0)
+            .await
     }
 
     /// Adds a node that is to enrol.
@@ -88,14 +93,20 @@ impl Control {
         let mut change = Change::default();
         change.note(AuditNote::new(actor(by), "node.add", format!("node {}", record.name.0)).after(&record));
         change.put(key::node(record.id.0), &record);
-        self.issue(turn, change, MemberKey::Node(record.id), record.name.0).await
+        self.issue(turn, change, MemberKey::Node(record.id), record.name.0)
+            .await
     }
 
     /// A new token for a member that has not enrolled yet; its older token ends.
     ///
     /// # Errors
     /// No such member; it has enrolled.
-    pub async fn reissue(&self, by: &Principal, role: MemberRole, name_or_id: &str) -> Result<Issued, ApiError> {
+    pub async fn reissue(
+        &self,
+        by: &Principal,
+        role: MemberRole,
+        name_or_id: &str,
+    ) -> Result<Issued, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let state = turn.state();
         let (member, name, enrolled) = match role {
@@ -114,12 +125,22 @@ impl Control {
             ));
         }
         let mut change = Change::default();
-        change.note(AuditNote::new(actor(by), "enrolment.reissue", format!("{role} {name}")));
+        change.note(AuditNote::new(
+            actor(by),
+            "enrolment.reissue",
+            format!("{role} {name}"),
+        ));
         self.issue(turn, change, member, name).await
     }
 
     /// Adds a new token for `member` to the change, ends its older ones, and commits (R-ENR-02).
-    async fn issue(&self, turn: Turn, mut change: Change, member: MemberKey, name: Name) -> Result<Issued, ApiError> {
+    async fn issue(
+        &self,
+        turn: Turn,
+        mut change: Change,
+        member: MemberKey,
+        name: Name,
+    ) -> Result<Issued, ApiError> {
         let role = match member {
             MemberKey::Relay(_) => MemberRole::Relay,
             MemberKey::Node(_) => MemberRole::Node,
@@ -166,7 +187,12 @@ impl Control {
     /// Every relay, by name.
     pub async fn relays(&self) -> Vec<RelayView> {
         let viewer = Viewer::new(&self.0);
-        let mut views: Vec<RelayView> = viewer.state.relays.values().map(|k| viewer.relay(&k.record)).collect();
+        let mut views: Vec<RelayView> = viewer
+            .state
+            .relays
+            .values()
+            .map(|k| viewer.relay(&k.record))
+            .collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
     }
@@ -186,7 +212,12 @@ impl Control {
     /// Every node, by name.
     pub async fn nodes(&self) -> Vec<NodeView> {
         let viewer = Viewer::new(&self.0);
-        let mut views: Vec<NodeView> = viewer.state.nodes.values().map(|k| viewer.node(&k.record)).collect();
+        let mut views: Vec<NodeView> = viewer
+            .state
+            .nodes
+            .values()
+            .map(|k| viewer.node(&k.record))
+            .collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
     }
