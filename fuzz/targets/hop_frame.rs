@@ -1,4 +1,4 @@
-//! Hop frames: no bytes panic, and what decodes has one encoding.
+//! Hop frames: no bytes panic, and what decodes survives encoding.
 #![no_main]
 
 use bytes::BytesMut;
@@ -12,7 +12,13 @@ fuzz_target!(|data: &[u8]| {
             Decoded::Frame { frame, consumed } => {
                 let mut again = BytesMut::new();
                 frame.encode(&mut again).expect("what decoded can be encoded");
-                assert_eq!(again, left[..consumed], "one frame has one encoding");
+                // Codes of a newer peer read as the general one, so the bytes may differ.
+                let consumed_again = again.len();
+                let same = Decoded::Frame {
+                    frame,
+                    consumed: consumed_again,
+                };
+                assert_eq!(Frame::decode(&again), Ok(same), "a frame survives encoding");
                 consumed
             }
             Decoded::Skip { consumed } => consumed,

@@ -222,7 +222,9 @@ impl FromStr for TargetAddress {
             reason,
             allowed: ALLOWED,
         };
-        let Some(path) = text.strip_prefix("unix:") else {
+        // In any case: a host named `Unix` would print as a path.
+        let prefix = text.get(..5).filter(|p| p.eq_ignore_ascii_case("unix:"));
+        let Some(path) = prefix.and_then(|p| text.get(p.len()..)) else {
             return HostPort::parse(text, None)
                 .map(Self::Tcp)
                 .map_err(|e| AddressError {
@@ -324,6 +326,8 @@ mod tests {
             "[::1]:5432".parse::<TargetAddress>().unwrap().to_string(),
             "[::1]:5432"
         );
+        // Found by fuzzing: it would print as a path.
+        assert!("uniX:5543".parse::<TargetAddress>().is_err());
         assert!(
             "unix:run/pg"
                 .parse::<TargetAddress>()

@@ -104,6 +104,11 @@ impl Leg {
         matches!(self.state, LegState::Attached { .. })
     }
 
+    /// Attached, and this end may still send on it.
+    pub(crate) const fn is_usable(&self) -> bool {
+        self.is_attached() && !self.detach_sent
+    }
+
     pub(crate) const fn awaits_verdict(&self) -> bool {
         matches!(self.state, LegState::AwaitVerdict(_))
     }

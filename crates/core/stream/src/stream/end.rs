@@ -61,7 +61,7 @@ impl Stream {
 
     /// After the loss of a leg: goes on with another, waits for one, or ends.
     pub(super) fn without_leg(&mut self, now: MonoTime) {
-        if self.phase == Phase::Over || self.legs.iter().any(crate::leg::Leg::is_attached) {
+        if self.phase == Phase::Over || self.legs.iter().any(crate::leg::Leg::is_usable) {
             return;
         }
         if !self.attached_once {

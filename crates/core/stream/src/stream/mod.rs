@@ -104,6 +104,8 @@ pub struct Stream {
     due: Due,
     fin_sent: bool,
     closed_sent: bool,
+    /// Either end was reset: no clean end can follow.
+    was_reset: bool,
     /// When the hold ends; only while no leg is attached.
     suspended_until: Option<MonoTime>,
     /// When this end stops waiting for the peer's CLOSED.
@@ -164,6 +166,7 @@ impl Stream {
             due: Due::default(),
             fin_sent: false,
             closed_sent: false,
+            was_reset: false,
             suspended_until: None,
             linger_until: None,
             events: VecDeque::new(),
@@ -350,6 +353,7 @@ impl Stream {
         if self.phase != Phase::Open {
             return;
         }
+        self.was_reset = true;
         self.send.cut();
         self.recv.clear();
         self.window.quiet();
@@ -391,7 +395,7 @@ impl Stream {
     /// on. Never after a reset.
     #[must_use]
     pub fn is_read_finished(&self) -> bool {
-        self.recv.is_drained() && !matches!(self.phase, Phase::Resetting(_)) && self.due.reset.is_none()
+        self.recv.is_drained() && !self.was_reset
     }
 
     // ---- daemon
@@ -478,9 +482,9 @@ impl Stream {
     /// The leg that carries new bytes and the stream's control frames: the newest attached one, or a
     /// newer one that is being attached if it carries data at once or is the only one.
     fn current(&self) -> Option<LegEpoch> {
-        let attached = self.legs.iter().any(Leg::is_attached);
+        let usable = self.legs.iter().any(Leg::is_usable);
         let carries = |leg: &&Leg| match leg.state {
-            LegState::Attached { .. } => !leg.detach_sent,
+            LegState::Attached { .. } => leg.is_usable(),
             LegState::Attaching {
                 kind: AttachKind::Resend,
                 ..
@@ -488,7 +492,7 @@ impl Stream {
             LegState::Attaching {
                 kind: AttachKind::Planned,
                 ..
-            } => !attached,
+            } => !usable,
             LegState::AwaitAttach | LegState::AwaitVerdict(_) | LegState::Refusing(_) => false,
         };
         self.legs.iter().filter(carries).map(|l| l.epoch).max()

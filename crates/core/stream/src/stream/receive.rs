@@ -189,7 +189,7 @@ impl Stream {
                     return Err(LegFault::WrongAttach);
                 }
                 let code = RefusalCode::from_number(code).unwrap_or(RefusalCode::Internal);
-                if self.legs.iter().any(|l| l.epoch != epoch && l.is_attached()) {
+                if self.legs.iter().any(|l| l.epoch != epoch && l.is_usable()) {
                     self.events.push_back(Event::LegDone { epoch });
                     self.leg_lost(epoch, now);
                 } else {
@@ -255,6 +255,7 @@ impl Stream {
         if final_offset > self.window.limit() {
             return Err(LegFault::Protocol("a RESET beyond the limit"));
         }
+        self.was_reset = true;
         // Both ends may reset at once: each then tells its own reason.
         if let Phase::Resetting(own) = self.phase {
             self.end(End::Reset(own));

@@ -81,6 +81,7 @@ impl Stream {
         let next = self.recv.ack_position();
         let connected = self.target == Target::Connected;
         let acked = self.send.acked();
+        let is_dialler = matches!(self.role, Role::Dialler { .. });
         let Some(leg) = self.legs.get_mut(index) else {
             return;
         };
@@ -134,7 +135,10 @@ impl Stream {
                     put(out, &Frame::Pong { id });
                 }
                 let acknowledged = leg.sent.is_none_or(|s| s.to <= acked);
-                if retiring && acknowledged && !leg.detach_sent {
+                // The dialler leaves first: it knows that both ends have the newer leg. An acceptor
+                // that left before its ATTACH_OK arrived could be left without any.
+                let may_leave = is_dialler || leg.detach_received;
+                if retiring && acknowledged && may_leave && !leg.detach_sent {
                     leg.detach_sent = true;
                     put(out, &Frame::Detach);
                 }

@@ -64,6 +64,23 @@ fn a_reset_follows_its_bytes_and_is_no_eof() {
     }
 }
 
+/// F-02: an end that resets has no clean end to read any more, even if the peer's FIN came before
+/// (found by fuzzing).
+#[test]
+fn an_own_reset_is_no_eof() {
+    let mut world = connected([0, 0]);
+    world.ends[B].stream.write(b"unread");
+    world.ends[B].stream.finish();
+    world.settle();
+    world.advance(world.now.plus(MS));
+    world.settle();
+    world.ends[A].stream.reset(ResetCode::Application, world.now);
+    assert!(!world.ends[A].stream.is_read_finished());
+    world.run(S);
+    assert_eq!(world.ends[A].ended, Some(End::Reset(ResetCode::Application)));
+    assert!(!world.ends[A].stream.is_read_finished());
+}
+
 /// F-02: a target that sends and closes at once to a slow reader: all bytes arrive.
 #[test]
 fn a_slow_reader_gets_all_of_a_closed_stream() {

@@ -284,8 +284,11 @@ impl World {
 
     /// An end leaves a leg cleanly: the other reads what is on the way, then its end.
     fn leg_closed(&mut self, side: usize, epoch: LegEpoch) {
+        let now = self.now;
         if let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) {
             leg.open[side] = false;
+            let end = now.plus(leg.delay).plus(Duration::from_millis(1));
+            leg.lost_at[1 - side].get_or_insert(end);
         }
     }
 

@@ -107,6 +107,12 @@ fn streams_without_faults_are_exact() {
     }
 }
 
+/// Seeds that found something: an acceptor left its old leg although the new one's ATTACH_OK was lost.
+#[test]
+fn seeds_that_once_failed_are_exact() {
+    run(3529432386195616499, true);
+}
+
 /// R-STR-01, R-STR-02, R-STR-03, F-04: the same through lost and frozen legs and planned moves.
 #[test]
 fn streams_through_faults_are_exact() {
