@@ -116,6 +116,7 @@ pub struct ListenerStats {
 #[derive(Debug)]
 pub struct Listener {
     endpoint: quinn::Endpoint,
+    template: quinn::ServerConfig,
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
 }
@@ -144,6 +145,7 @@ impl Listener {
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+        let template = server.clone();
         let bind = |source| BindError::Bind {
             address: config.address,
             source,
@@ -158,6 +160,7 @@ impl Listener {
         .map_err(bind)?;
         Ok(Self {
             endpoint,
+            template,
             tls,
             gate: Arc::new(Gate {
                 handshakes_max: config.handshakes_max,
@@ -201,6 +204,13 @@ impl Listener {
                 }
             }
         }
+    }
+
+    /// Changes how later carriers behave.
+    pub fn set_carrier(&self, carrier: &CarrierConfig) {
+        let mut server = self.template.clone();
+        server.transport_config(Arc::new(carrier.quic()));
+        self.endpoint.set_server_config(Some(server));
     }
 
     /// Changes the bound per address (policy has a setting for it).

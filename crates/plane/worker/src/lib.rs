@@ -136,8 +136,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
     let policy = PolicyKeeper::restore(&folder, id, Arc::clone(&clock))?;
     let mut listener = ListenerConfig::new(config.listen, reset_key(&own_folder.join("reset.key"))?);
     let settings = policy.current().settings();
-    listener.carrier.leg_window_bytes = settings.splice_buffer_bytes;
-    listener.carrier.legs_max = settings.legs_per_node_max;
+    listener.carrier = relay::carrier_config(&settings);
     listener.handshakes_per_address_max = settings.handshakes_per_address_max as usize;
     let listener = Listener::bind(listener, Arc::clone(identities.tls()))?;
     let listening = listener.local_address().map_err(WorkerError::Address)?;

@@ -8,7 +8,8 @@ use crate::tunnels::Tunnels;
 use fairlead_hop::{Lookup, Register, Registered, Registry, RegistryFault};
 use fairlead_host::Clock;
 use fairlead_model::{EndpointId, NodeId, ProcessBootId, RefusalCode, RelayId};
-use fairlead_transport::{Carrier, Listener};
+use fairlead_transport::{Carrier, CarrierConfig, Listener};
+use fairlead_trust::RelaySettings;
 use fairlead_trust::admission::LiveVerdict;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -199,6 +200,7 @@ impl Relay {
         let settings = policy.settings();
         self.listener
             .set_handshakes_per_address_max(settings.handshakes_per_address_max as usize);
+        self.listener.set_carrier(&carrier_config(&settings));
     }
 
     /// Drops registrations whose policy or daemon is gone.
@@ -218,6 +220,23 @@ impl Relay {
         self.metrics.hop_sessions.set(gauge(sessions.live.len()));
         self.metrics.registrations.set(gauge(sessions.registry.len()));
     }
+}
+
+/// How carriers behave under a policy's settings. Those that are up keep what they began with.
+pub(crate) fn carrier_config(settings: &RelaySettings) -> CarrierConfig {
+    CarrierConfig {
+        leg_window_bytes: settings.splice_buffer_bytes,
+        legs_max: streams_max(settings),
+        ..CarrierConfig::default()
+    }
+}
+
+/// Streams that a carrier may have open. Above the bound on legs, so that one leg too many gets its
+/// refusal and is not left waiting for a stream.
+pub(crate) const fn streams_max(settings: &RelaySettings) -> u32 {
+    settings
+        .legs_per_node_max
+        .saturating_add(settings.pending_opens_per_node_max)
 }
 
 /// What [`Relay::new`] is made of.

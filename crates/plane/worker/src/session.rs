@@ -1,7 +1,7 @@
 //! One hop session: its control stream, and the legs that its member opens.
 
 use crate::open;
-use crate::relay::{Relay, SessionNumber};
+use crate::relay::{Relay, SessionNumber, streams_max};
 use fairlead_hop::{Frame, Refusal, Register, RelayControl, RelayEvent};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_telemetry::chain;
@@ -98,7 +98,9 @@ async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber) -
         Ok(Ok(leg)) => leg,
     };
     leg.send.set_priority(1);
-    let legs_max = relay.policy.current().settings().legs_per_node_max;
+    let settings = relay.policy.current().settings();
+    let legs_max = settings.legs_per_node_max;
+    carrier.set_legs_max(streams_max(&settings));
     let mut machine = RelayControl::new(relay.id, relay.process_boot, legs_max);
     let hello = timeout(HELLO_DEADLINE, async {
         while !machine.is_established() {

@@ -194,6 +194,37 @@ async fn a_stalled_tunnel_is_bounded_and_alone() {
     worker.until(|s| s.live_tunnels == 1).await;
 }
 
+/// What a tunnel may hold is policy's to set; sessions that come later follow it.
+#[tokio::test]
+async fn the_splice_buffer_is_policys() {
+    let pool = Pool::new();
+    let mut worker = pool.start().await;
+    let mut policy = pool.policy(1);
+    policy.settings.splice_buffer_bytes = 16 * 1024;
+    let signed = pool.signed(&policy, 1, Duration::from_secs(3600));
+    worker.apply(signed).await.unwrap();
+    let alpha = Node::connect(&pool, worker.address, ALPHA).await;
+    let beta = Node::connect(&pool, worker.address, super::pool::BETA).await;
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let mut near = alpha.begin(pool.open()).await;
+    let (_, _unread) = beta.incoming().await;
+    // The publisher's own window is its daemon's; it takes that much before the relay's fills up.
+    let block = Bytes::from(vec![0; 4 * 1024]);
+    let mut sent = 0;
+    while let Ok(written) = tokio::time::timeout(
+        Duration::from_millis(400),
+        near.send.write_chunks(&mut [block.clone()]),
+    )
+    .await
+    {
+        sent += written.unwrap().bytes;
+    }
+    assert!(
+        (256 * 1024..=256 * 1024 + 3 * 16 * 1024).contains(&sent),
+        "{sent}"
+    );
+}
+
 /// A node that vanishes ends its tunnels at the other node, with a reason.
 #[tokio::test]
 async fn a_lost_node_ends_its_tunnels() {
