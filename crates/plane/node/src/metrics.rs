@@ -74,6 +74,8 @@ pub(crate) struct NodeMetrics {
     pub(crate) control_connected: Gauge,
     pub(crate) policy_revision: Gauge,
     pub(crate) grants: Gauge,
+    memory_bytes: Gauge,
+    descriptors: Gauge,
 }
 
 impl NodeMetrics {
@@ -100,6 +102,8 @@ impl NodeMetrics {
             control_connected: Gauge::default(),
             policy_revision: Gauge::default(),
             grants: Gauge::default(),
+            memory_bytes: Gauge::default(),
+            descriptors: Gauge::default(),
         };
         metrics.register(registry);
         registry.register("stream_bytes", "Application bytes carried", bytes);
@@ -163,6 +167,20 @@ impl NodeMetrics {
             m.policy_revision,
         );
         registry.register("grants", "Verified grants held", m.grants);
+        registry.register(
+            "resident_memory_bytes",
+            "Memory of the process in RAM",
+            m.memory_bytes,
+        );
+        registry.register("open_descriptors", "Open file descriptors", m.descriptors);
+    }
+
+    /// Reads what the process uses; called before each scrape.
+    pub(crate) fn read_resources(&self) {
+        let used = fairlead_host::resources();
+        let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.memory_bytes.set(gauge(used.rss_bytes));
+        self.descriptors.set(gauge(used.fds_open));
     }
 
     /// Counts a refusal.

@@ -91,6 +91,7 @@ pub(crate) struct Opening<'a> {
     early: Vec<u8>,
     ambiguous: bool,
     failure: OpenFailure,
+    started: Instant,
     hold_until: Instant,
 }
 
@@ -117,6 +118,7 @@ impl<'a> Opening<'a> {
             early: Vec::new(),
             ambiguous: false,
             failure: OpenFailure::NoRelay,
+            started,
             hold_until: started + HOLD,
         }
     }
@@ -228,7 +230,10 @@ impl<'a> Opening<'a> {
     fn judge(&mut self, error: &AttemptError) -> Stop {
         self.failure = OpenFailure::Refused(error.code());
         if error.code() == RefusalCode::EndpointRestarting {
-            self.hold_until = self.hold_until.max(Instant::now() + HOLD_RESTARTING);
+            // Its retry-after is the latest time, not the likely one: the publisher is asked for in
+            // every round.
+            self.hold_until = self.hold_until.max(self.started + HOLD_RESTARTING);
+            return Stop::Next(None);
         }
         match error.class() {
             RetryClass::Never => Stop::Final(self.failure),

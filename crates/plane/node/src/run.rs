@@ -72,6 +72,7 @@ pub(crate) async fn start_and_wait(
         MemberRole::Node(node) => node,
         MemberRole::Relay(relay) => return Err(NodeError::Role(relay)),
     };
+    raise_descriptor_limit();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (identity, keys) = IdentityKeeper::load(folder.clone(), &member)?;
     let identity = Arc::new(identity);
@@ -83,6 +84,10 @@ pub(crate) async fn start_and_wait(
 
     let registry = Metrics::new("node");
     let metrics = NodeMetrics::new(&registry);
+    registry.on_scrape({
+        let metrics = metrics.clone();
+        move || metrics.read_resources()
+    });
     let health = Arc::new(|| Health::Ready);
     let served = match config.metrics {
         Some(address) => {
@@ -207,6 +212,20 @@ pub(crate) async fn start_and_wait(
     }
     tracing::info!("node daemon stopped");
     ended
+}
+
+/// Takes as many descriptors as the host's owner permits: each stream needs one, and the soft limit
+/// that daemons are usually started with (1,024) is meant for programs that use `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
 }
 
 async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {

@@ -90,3 +90,20 @@ async fn a_stopped_daemon_leaves_in_order() {
     })
     .await;
 }
+
+/// R-ADM-03: a publisher that restarts in order says so; a connection made meanwhile is held for
+/// longer than an unannounced absence, and served when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_announced_restart_is_waited_for() {
+    let mut pool = Pool::start(1, &[echo().await]).await;
+    assert_eq!(exchange(pool.connect(0).await, b"one").await.unwrap(), b"one");
+    pool.beta.stop().await;
+    let held = pool.connect(0).await;
+    let waiting = tokio::spawn(exchange(held, b"two"));
+    // Longer than the hold of an unannounced absence.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!waiting.is_finished(), "the connection was not held");
+    pool.beta.kill_and_restart().await;
+    let answer = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    assert_eq!(answer.unwrap(), b"two");
+}
