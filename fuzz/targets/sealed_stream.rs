@@ -60,7 +60,9 @@ impl Run<'_> {
     fn step(&mut self, operation: u8) {
         match operation % 14 {
             0 | 1 => {
+                // Mostly small, so that runs are quick; now and then several records.
                 let length = u64::from(self.byte()) * u64::from(self.byte());
+                let length = if length > 60_000 { length } else { length / 32 };
                 let (side, end) = self.end_of();
                 let from = end.wrote;
                 let bytes: Vec<u8> = (from..from + length).map(|at| pattern(side, at)).collect();
