@@ -1,3 +1,5 @@
+//! Fields against their own encoding, and each fault by name.
+
 use super::*;
 use proptest::prelude::*;
 
