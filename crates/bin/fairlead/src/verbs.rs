@@ -227,19 +227,13 @@ pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
     let entries: json::List<json::AuditEntry> = profile::client(&group.connection)?.get(&path).await?;
     show(&group.connection, &entries, |entries| {
         let rows = entries.items.iter().map(|e| {
-            let change = match (&e.before, &e.after) {
-                (Some(before), Some(after)) => format!("{before} → {after}"),
-                (None, Some(after)) => after.clone(),
-                (Some(before), None) => format!("was {before}"),
-                (None, None) => "-".to_owned(),
-            };
             vec![
                 e.seq.to_string(),
                 short_time(&e.at),
                 e.actor.clone(),
                 e.action.clone(),
                 e.object.clone(),
-                change,
+                page::change(e.before.as_deref(), e.after.as_deref()),
             ]
         });
         table::print(&["SEQ", "AT", "WHO", "WHAT", "ON", "CHANGE"], rows.collect());

@@ -26,7 +26,7 @@ pub(crate) enum UpError {
     },
     #[error("{}: {reason}; remove the folder to begin anew", path.display())]
     Malformed { path: PathBuf, reason: String },
-    #[error("{} addresses cannot be used; nothing was started:{}", .0.len(), list(.0))]
+    #[error("not every address of the pool can be used; nothing was started:{}", list(.0))]
     Ports(Vec<PortError>),
     #[error(transparent)]
     Port(#[from] PortError),

@@ -4,6 +4,10 @@ use crate::cli::verbs::Connection;
 use crate::table;
 use fairlead_admin::json;
 use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Longest value shown in an audit table.
+const VALUE_LEN_MAX: usize = 40;
 
 /// Prints JSON or the plain form, as asked.
 pub(super) fn show<T: Serialize>(connection: &Connection, value: &T, plain: impl FnOnce(&T)) {
@@ -31,6 +35,47 @@ pub(super) fn short_time(text: &str) -> String {
     match text.split_once('.') {
         Some((whole, _)) => format!("{whole}Z"),
         None => text.to_owned(),
+    }
+}
+
+/// What an audit entry changed, for a table: the members that differ. `--json` has all of it.
+pub(super) fn change(before: Option<&str>, after: Option<&str>) -> String {
+    let before = members(before);
+    let after = members(after);
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let mut parts = Vec::new();
+    for key in keys {
+        match (before.get(key), after.get(key)) {
+            (Some(old), Some(new)) if old == new => {}
+            (Some(old), Some(new)) => parts.push(format!("{key}: {} → {}", brief(old), brief(new))),
+            (None, Some(new)) => parts.push(format!("{key}: {}", brief(new))),
+            (Some(old), None) => parts.push(format!("{key}: was {}", brief(old))),
+            (None, None) => {}
+        }
+    }
+    or_dash(&parts.join(", "))
+}
+
+fn members(text: Option<&str>) -> serde_json::Map<String, serde_json::Value> {
+    match text.map(serde_json::from_str) {
+        Some(Ok(serde_json::Value::Object(members))) => members,
+        Some(Ok(other)) => std::iter::once(("value".to_owned(), other)).collect(),
+        Some(Err(_)) | None => serde_json::Map::new(),
+    }
+}
+
+fn brief(value: &serde_json::Value) -> String {
+    let text = match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Object(_) => "{…}".to_owned(),
+        serde_json::Value::Array(_)
+        | serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_) => value.to_string(),
+    };
+    match text.char_indices().nth(VALUE_LEN_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
     }
 }
 
@@ -174,4 +219,29 @@ pub(super) fn status(s: &json::Status) {
         ("policy", format!("{}.{}", s.policy_epoch, s.policy_revision)),
         ("audit entries", s.audit_seq.to_string()),
     ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_shown() {
+        let before = r#"{"name":"db","listen":"127.0.0.1:1","note":null}"#;
+        let after = r#"{"name":"db","listen":"127.0.0.1:2","note":{"a":1}}"#;
+        assert_eq!(
+            change(Some(before), Some(after)),
+            "listen: 127.0.0.1:1 → 127.0.0.1:2, note: null → {…}"
+        );
+        assert_eq!(change(None, Some(r#"{"a":[1]}"#)), "a: [1]");
+        assert_eq!(change(Some(r#""72h""#), Some(r#""1h""#)), "value: 72h → 1h");
+        assert_eq!(change(None, None), "-");
+        assert_eq!(brief(&"x".repeat(50).into()), format!("{}…", "x".repeat(40)));
+    }
+
+    #[test]
+    fn times_lose_their_fraction() {
+        assert_eq!(short_time("2026-11-30T11:49:00.5Z"), "2026-11-30T11:49:00Z");
+        assert_eq!(short_time("2026-11-30T11:49:00Z"), "2026-11-30T11:49:00Z");
+    }
 }
