@@ -83,20 +83,19 @@ pub(crate) async fn keep(shared: Arc<Shared>, command: WorkerCommand, cancel: Ca
     }
 }
 
-/// The live worker of an earlier supervisor, or a new one.
+/// The live worker of an earlier supervisor, or a new one. The former is looked for each time: it
+/// may not have served its socket yet when this supervisor started.
 async fn get_process(
     shared: &Shared,
     command: &WorkerCommand,
     started_before: &mut bool,
 ) -> std::io::Result<Process> {
-    if *started_before {
+    if let Some(process) = adopt(shared).await {
+        tracing::info!(pid = process.pid(), "adopted the running worker");
+        return Ok(process);
+    }
+    if std::mem::replace(started_before, true) {
         shared.observe(|o| o.restarts = o.restarts.saturating_add(1));
-    } else {
-        *started_before = true;
-        if let Some(process) = adopt(shared).await {
-            tracing::info!(pid = process.pid(), "adopted the running worker");
-            return Ok(process);
-        }
     }
     let process = Process::start(command, shared.member.listen)?;
     tracing::info!(pid = process.pid(), "worker started");
