@@ -1,1 +1,113 @@
+use super::*;
 
+fn relay(n: u8) -> RelayId {
+    RelayId::from_bytes([n; 16])
+}
+
+fn listening(pid: u32) -> RelayReport {
+    RelayReport {
+        worker: WorkerState::Listening,
+        worker_version: String::new(),
+        worker_pid: pid,
+        worker_restarts: 0,
+        worker_last_exit: String::new(),
+        applied: None,
+        policy_refused: String::new(),
+        live_tunnels: 0,
+        hop_sessions: 0,
+        memory_bytes: 0,
+        open_descriptors: 0,
+        bytes_relayed: 0,
+        worker_metrics: String::new(),
+    }
+}
+
+#[test]
+fn a_newer_session_takes_the_place_of_an_older() {
+    let observed = Observed::default();
+    let (old, new) = (CancellationToken::new(), CancellationToken::new());
+    let first = observed.open_relay(relay(1), "1".to_owned(), old.clone());
+    let second = observed.open_relay(relay(1), "2".to_owned(), new.clone());
+    assert!(first.first && !second.first);
+    assert!(old.is_cancelled() && !new.is_cancelled());
+    // The old one's late goodbye ends nothing.
+    assert!(!observed.close_relay(relay(1), first.session.number, MonoTime(1)));
+    assert_eq!(observed.lock().connected(), [relay(1)]);
+    assert!(observed.close_relay(relay(1), second.session.number, MonoTime(2)));
+    assert_eq!(observed.lock().relays[&relay(1)].lost_at, Some(MonoTime(2)));
+    assert!(observed.lock().connected().is_empty());
+
+    let node = NodeId::from_bytes([1; 16]);
+    let first = observed.open_node(node, String::new(), old);
+    let second = observed.open_node(node, String::new(), new);
+    observed.close_node(node, first.number, MonoTime(3));
+    assert!(observed.lock().nodes[&node].session.is_some());
+    observed.close_node(node, second.number, MonoTime(4));
+    assert_eq!(observed.lock().nodes[&node].lost_at, Some(MonoTime(4)));
+}
+
+/// R-ENR-07: a probe goes to another connected supervisor, and is asked for anew when that one is
+/// gone before it reported.
+#[test]
+fn probes_reach_the_prober() {
+    let observed = Observed::default();
+    let address: HostPort = "10.0.0.1:9443".parse().unwrap();
+    let open = |n| observed.open_relay(relay(n), String::new(), CancellationToken::new());
+    let _target = open(1);
+    let mut prober = open(2);
+    let ask = |n: u8| {
+        let mut members = observed.lock();
+        let connected = members.connected();
+        members.probe(relay(1), &address, &connected, || [n; 16], MonoTime(0));
+    };
+    ask(1);
+    assert!(
+        prober.probes.try_recv().is_err(),
+        "its worker does not listen yet"
+    );
+    observed.lock().relays.get_mut(&relay(1)).unwrap().status = Some(listening(5));
+    ask(2);
+    let probe = prober.probes.try_recv().unwrap();
+    assert_eq!(
+        (probe.request, probe.relay, &probe.address),
+        ([2; 16], relay(1), &address)
+    );
+    ask(3);
+    assert!(prober.probes.try_recv().is_err(), "one is under way");
+    observed.close_relay(relay(2), prober.session.number, MonoTime(1));
+    let mut prober = open(2);
+    ask(4);
+    assert_eq!(prober.probes.try_recv().unwrap().request, [4; 16]);
+    observed.probe_reported(relay(1), relay(2), [4; 16], Ok(()), MonoTime(2));
+    let members = observed.lock();
+    assert_eq!(members.relays[&relay(1)].probes.proven.unwrap().worker_pid, 5);
+}
+
+#[test]
+fn witnesses_are_connected_nodes() {
+    let observed = Observed::default();
+    for (n, connected) in [(1, true), (2, false), (3, true)] {
+        let node = NodeId::from_bytes([n; 16]);
+        let session = observed.open_node(node, String::new(), CancellationToken::new());
+        let reach = Reach {
+            connected,
+            rtt_us: None,
+            error: String::new(),
+            registered: Vec::new(),
+        };
+        observed.lock().nodes.get_mut(&node).unwrap().status = Some(NodeReport {
+            policy: None,
+            policy_refused: String::new(),
+            relays: BTreeMap::from([(relay(1), reach)]),
+            listeners: BTreeMap::new(),
+            live_streams: 0,
+            memory_bytes: 0,
+            metrics: String::new(),
+        });
+        if n == 3 {
+            observed.close_node(node, session.number, MonoTime(1));
+        }
+    }
+    assert_eq!(observed.lock().witnesses(relay(1)), (1, 1));
+    assert_eq!(observed.lock().witnesses(relay(2)), (0, 0));
+}
