@@ -33,6 +33,8 @@ const HOLD_RESTARTING: Duration = Duration::from_secs(15);
 /// First wait between rounds over the relays, and the longest.
 const ROUND_WAIT_FIRST: Duration = Duration::from_millis(50);
 const ROUND_WAIT_LONGEST: Duration = Duration::from_millis(400);
+/// Rounds that are made in any case.
+const ROUNDS_MIN: u32 = 2;
 /// How long an answer may take while another relay could be asked. One that falls silent is given
 /// up sooner.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -128,7 +130,7 @@ impl<'a> Opening<'a> {
         let mut sessions = self.consumer.relays.subscribe();
         let mut view = self.consumer.view.clone();
         let mut wait = ROUND_WAIT_FIRST;
-        loop {
+        for round in 1.. {
             sessions.mark_unchanged();
             view.mark_unchanged();
             let retry_after = match self.round().await {
@@ -137,16 +139,20 @@ impl<'a> Opening<'a> {
                 Err(Stop::Next(after)) => after.unwrap_or(wait),
             };
             let now = Instant::now();
-            if now >= self.hold_until {
+            // One round is no attempt to hold: a publisher that was killed may be back, and all
+            // that the relay knew of it was that it did not answer.
+            if now >= self.hold_until && round >= ROUNDS_MIN {
                 return Err(self.failure);
             }
+            let latest = self.hold_until.max(now + ROUND_WAIT_FIRST);
             tokio::select! {
-                () = tokio::time::sleep_until((now + retry_after).min(self.hold_until)) => {}
+                () = tokio::time::sleep_until((now + retry_after).min(latest)) => {}
                 changed = sessions.changed() => if changed.is_err() { return Err(self.failure) },
                 changed = view.changed() => if changed.is_err() { return Err(self.failure) },
             }
             wait = (wait * 2).min(ROUND_WAIT_LONGEST);
         }
+        Err(self.failure)
     }
 
     /// Asks each connected relay once.
@@ -281,7 +287,8 @@ impl<'a> Opening<'a> {
                 taken: !self.early.is_empty(),
             })),
             Err(error) => {
-                let answered = error.refusal().is_some();
+                // A relay that got no answer of the publisher does not know what arrived there.
+                let answered = error.code() != RefusalCode::PublisherUnreachable;
                 self.ambiguous |= !answered && !self.early.is_empty();
                 // Without bytes of the application a second stream does no harm, while the first,
                 // if it did arrive, would make the publisher refuse its own number.
