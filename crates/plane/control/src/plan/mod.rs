@@ -152,6 +152,8 @@ pub struct Plan {
     pub placements: BTreeMap<LinkId, Placement>,
     /// What the next plan is to be given.
     pub places: BTreeMap<LinkId, Place>,
+    /// Revoked routes that no grant can name any more: nothing has to be kept of them.
+    pub forgotten: Vec<RouteId>,
     /// When time alone changes the plan.
     pub again: Option<WallTime>,
 }
@@ -186,6 +188,12 @@ pub fn plan(wanted: &Wanted) -> Plan {
         }
         plan.nodes.insert(*id, contents);
     }
+    plan.forgotten = wanted
+        .revoked
+        .iter()
+        .filter(|(_, revoked)| !is_kept(revoked.at, REVOKED_KEPT, wanted.now))
+        .map(|(route, _)| *route)
+        .collect();
     plan.again = again(wanted, &plan.places, &revoked);
     plan
 }

@@ -157,7 +157,10 @@ fn a_removed_link_is_revoked_everywhere() {
     assert_eq!(after.again, Some(NOW.plus(REVOKED_KEPT)));
     let mut late = then(second, &after);
     late.now = NOW.plus(REVOKED_KEPT);
-    assert!(plan(&late).relays[&relay_id(0)].revoked_routes.is_empty());
+    let late = plan(&late);
+    assert!(late.relays[&relay_id(0)].revoked_routes.is_empty());
+    assert_eq!(late.forgotten, [route_id(0)]);
+    assert!(after.forgotten.is_empty());
 }
 
 /// R-POL-09: a relay that a link leaves keeps it in its policy, and its nodes keep their sessions,

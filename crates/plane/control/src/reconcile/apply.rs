@@ -11,7 +11,7 @@ use crate::publish::{Contents, Documents, Draft, GrantSet, SignedGrant, sign, si
 use crate::record::{At, CounterRecord, HeadRecord, MemberKey, PlaceRecord, Text, key};
 use crate::setting::Settings;
 use crate::state::State;
-use fairlead_model::{LeaderTerm, LinkId, NodeId, PolicyEpoch, Revision, WallTime};
+use fairlead_model::{LeaderTerm, LinkId, NodeId, PolicyEpoch, Revision, RouteId, WallTime};
 use fairlead_trust::{Keyring, Verified};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -50,6 +50,8 @@ enum Step<C: Contents> {
 enum Write {
     /// Where a link is; `None` removes it.
     Place(LinkId, Option<PlaceRecord>),
+    /// A revoked route that is forgotten.
+    Forget(RouteId),
     /// A member's newest policy.
     Head(MemberKey, Numbering, String),
 }
@@ -188,6 +190,7 @@ impl Apply {
                 match write {
                     Write::Place(link, Some(record)) => change.put(key::place(link), &record),
                     Write::Place(link, None) => change.delete(key::place(link)),
+                    Write::Forget(route) => change.delete(key::revoked(route)),
                     Write::Head(member, numbering, root) => {
                         change.put(
                             key::head(member),
@@ -312,8 +315,8 @@ impl Writes {
         }
     }
 
-    /// The places that the plan changes. They stand before every policy: a route's first revision
-    /// is on record before it is signed.
+    /// The places that the plan changes, and what it forgets. They stand before every policy: a
+    /// route's first revision is on record before it is signed.
     fn places(&mut self, wanted: &Wanted, plan: &Plan) {
         for (link, place) in &plan.places {
             if wanted.places.get(link) != Some(place) {
@@ -322,6 +325,9 @@ impl Writes {
         }
         for link in wanted.places.keys().filter(|id| !plan.places.contains_key(id)) {
             self.push(Write::Place(*link, None));
+        }
+        for route in &plan.forgotten {
+            self.push(Write::Forget(*route));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::api::{AddLink, ApiError, Faults, LinkView, Principal};
 use crate::audit::AuditNote;
 use crate::control::Control;
 use crate::ledger::Change;
-use crate::plan::LINKS_PER_NODE_MAX;
+use crate::plan::{LINKS_MAX, LINKS_PER_NODE_MAX};
 use crate::record::{At, LinkRecord, RevokedRecord, Text, key};
 use crate::state::State;
 use crate::view::Viewer;
@@ -54,6 +54,9 @@ impl Control {
                 input.from, other.name.0, other.listen.0
             );
             return Err(ApiError::new(ApiCode::ListenTaken, message.clone()).with_fault("listen", message));
+        }
+        if state.links.len() >= LINKS_MAX {
+            return Err(full("links", LINKS_MAX));
         }
         for (end, id) in [("from", consumer), ("to", publisher)] {
             let of_node = links()

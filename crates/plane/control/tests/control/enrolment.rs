@@ -1,0 +1,135 @@
+//! One-shot tokens: who may use one, how often, and what a refusal says.
+
+use crate::fixture::{FROM, Plane, request};
+use fairlead_control::api::{MemberRole, RelayState};
+use fairlead_host::Clock;
+use fairlead_model::{ApiCode, WallTime};
+use rcgen::KeyPair;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Rounds of F-14.
+const ROUNDS: usize = 100;
+/// Hosts of a round.
+const HOSTS: usize = 50;
+
+/// F-14, R-ENR-02: one token, fifty hosts at the same moment, again and again: exactly one success
+/// each, 49 typed refusals, all audited.
+#[tokio::test(flavor = "multi_thread")]
+async fn f14_one_token_fifty_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let keys: Vec<KeyPair> = (0..HOSTS).map(|_| KeyPair::generate().unwrap()).collect();
+    let mut after = plane.control.status().await.audit_seq;
+    for round in 0..ROUNDS {
+        let name = format!("node-{round}");
+        let token = plane.control.add_node(&plane.admin, &name).await.unwrap().token;
+        let mut hosts = JoinSet::new();
+        for (host, key) in keys.iter().enumerate() {
+            let request = request(&plane, "node", &token, &format!("host-{host}"), key);
+            let control = plane.control.clone();
+            hosts.spawn(async move { control.enrol(request, FROM).await });
+        }
+        let results = hosts.join_all().await;
+        let (won, lost): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1, "round {round}");
+        assert_eq!(lost.len(), HOSTS - 1);
+        for refused in lost {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code, ApiCode::TokenOtherHost, "{refused:?}");
+        }
+        let entries = plane.control.audit(after, 1000).await.unwrap();
+        let of = |action: &str| entries.iter().filter(|e| e.action == action && e.object.ends_with(&name)).count();
+        assert_eq!((of("node.enrol"), of("enrol.refused")), (1, HOSTS - 1));
+        after = entries.last().unwrap().seq;
+    }
+    assert!(plane.control.verify_audit().await.unwrap() >= u64::try_from(ROUNDS * HOSTS).unwrap());
+    plane.stop().await;
+}
+
+/// R-ENR-02: a reply that was lost is asked for again by the same key from the same host.
+#[tokio::test]
+async fn a_lost_reply_is_given_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let token = plane.control.add_node(&plane.admin, "alpha").await.unwrap().token;
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let first = plane.control.enrol(request(&plane, "node", &token, "a", &key), FROM).await.unwrap();
+    let again = plane.control.enrol(request(&plane, "node", &token, "a", &key), FROM).await.unwrap();
+    assert_eq!(first.identity, again.identity);
+    let code = async |host: &str, key: &KeyPair| {
+        let request = request(&plane, "node", &token, host, key);
+        plane.control.enrol(request, FROM).await.unwrap_err().code
+    };
+    assert_eq!(code("a", &other).await, ApiCode::TokenUsed);
+    assert_eq!(code("b", &key).await, ApiCode::TokenOtherHost);
+    plane.stop().await;
+}
+
+/// R-ENR-01, R-ENR-02, R-POL-05: each refusal has its own code and says what is wrong; the token
+/// stays usable.
+#[tokio::test]
+async fn refusals_have_their_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let issued = plane.control.add_node(&plane.admin, "alpha").await.unwrap();
+    let key = KeyPair::generate().unwrap();
+    let good = request(&plane, "node", &issued.token, "a", &key);
+    let refused = async |change: &dyn Fn(&mut fairlead_control::api::EnrolRequest)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        plane.control.enrol(bad, FROM).await.unwrap_err()
+    };
+    let unknown = refused(&|r| r.token = "never-issued".to_owned()).await;
+    assert_eq!(unknown.code, ApiCode::TokenUnknown);
+    let other = refused(&|r| r.role = "relay".to_owned()).await;
+    assert_eq!(other.code, ApiCode::TokenOtherMember);
+    let day = Duration::from_secs(86_400);
+    let skewed = refused(&|r| r.wall_clock = r.wall_clock.map(|at| WallTime::plus(at, day))).await;
+    assert_eq!(skewed.code, ApiCode::ClockSkew);
+    assert!(skewed.message.contains("clock differs by") && skewed.message.contains("ahead of"), "{skewed}");
+    let bad = refused(&|r| r.csr_pem = "no request".to_owned()).await;
+    assert_eq!(bad.code, ApiCode::BadCsr);
+    let many = refused(&|r| {
+        r.token = String::new();
+        r.role = "king".to_owned();
+        r.host_fingerprint.clear();
+        r.wall_clock = None;
+    })
+    .await;
+    let fields: Vec<&str> = many.faults.iter().map(|f| f.field.as_str()).collect();
+    for field in ["token", "role", "host_fingerprint", "wall_clock"] {
+        assert!(fields.contains(&field), "{field} is not in {fields:?}");
+    }
+    // Replaced by a newer one.
+    let newer = plane.control.reissue(&plane.admin, MemberRole::Node, "alpha").await.unwrap();
+    assert_eq!(refused(&|_| {}).await.code, ApiCode::TokenUnknown);
+    let mut with_newer = request(&plane, "node", &newer.token, "a", &key);
+    plane.clock.pass(Duration::from_secs(24 * 3600));
+    with_newer.wall_clock = Some(plane.clock.wall());
+    let expired = plane.control.enrol(with_newer, FROM).await.unwrap_err();
+    assert_eq!(expired.code, ApiCode::TokenExpired);
+    plane.stop().await;
+}
+
+/// R-ENR-04: outside lab mode one host holds one relay; the refusal names it, and nothing is
+/// enrolled.
+#[tokio::test]
+async fn one_host_holds_one_relay() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start_with(dir.path(), false, Arc::default()).await;
+    let (first, second) = (plane.add_relay("one").await, plane.add_relay("two").await);
+    let key = KeyPair::generate().unwrap();
+    plane.control.enrol(request(&plane, "relay", &first, "a", &key), FROM).await.unwrap();
+    let refused = plane
+        .control
+        .enrol(request(&plane, "relay", &second, "a", &key), FROM)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, ApiCode::HostHasRelay);
+    assert_eq!(refused.details["relay"], "one");
+    assert_eq!(plane.control.relay("two").await.unwrap().state, RelayState::Pending);
+    plane.control.enrol(request(&plane, "relay", &second, "b", &key), FROM).await.unwrap();
+    plane.stop().await;
+}
