@@ -55,6 +55,8 @@ struct Sessions {
 #[derive(Debug)]
 struct Session {
     carrier: Carrier,
+    /// The member's run, once it has greeted.
+    process_boot: Option<ProcessBootId>,
     restarting: bool,
 }
 
@@ -111,12 +113,34 @@ impl Relay {
             number,
             Session {
                 carrier: carrier.clone(),
+                process_boot: None,
                 restarting: false,
             },
         );
         self.count(&sessions);
         self.metrics.hop_sessions_opened.inc();
         number
+    }
+
+    /// The member greeted. A daemon holds its folder's lock, so another run of it means that the
+    /// earlier one is dead: its sessions are closed at once, and opens that wait for it fail over
+    /// instead of waiting for a timeout. One that announced its restart ends by itself.
+    pub(crate) fn greeted(&self, number: SessionNumber, process_boot: ProcessBootId) {
+        let mut sessions = self.lock();
+        let Some(session) = sessions.live.get_mut(&number) else {
+            return;
+        };
+        session.process_boot = Some(process_boot);
+        let peer = session.carrier.peer();
+        let dead = sessions.live.range(..number).filter(|(_, earlier)| {
+            earlier.carrier.peer() == peer
+                && !earlier.restarting
+                && earlier.process_boot.is_some_and(|boot| boot != process_boot)
+        });
+        for (_, earlier) in dead {
+            info!(%peer, "a new run of the member: the earlier run's session is closed");
+            earlier.carrier.close(RefusalCode::ShuttingDown);
+        }
     }
 
     /// The member of the session announced a restart (R-ADM-03).

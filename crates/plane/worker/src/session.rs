@@ -214,7 +214,13 @@ async fn step(
     let event = machine.handle_frame(frame).map_err(SessionEnd::Fault)?;
     match event {
         None => {}
-        Some(RelayEvent::Hello(hello)) => debug!(software = hello.software, "hello"),
+        Some(RelayEvent::Hello(hello)) => {
+            debug!(software = hello.software, "hello");
+            // Each probe of a relay is a run of its own, and none ends another.
+            if matches!(carrier.peer(), Identity::Node(_)) {
+                relay.greeted(number, hello.process_boot);
+            }
+        }
         Some(RelayEvent::Register(register)) => {
             answer_registration(relay, carrier, number, register, machine).map_err(SessionEnd::Fault)?;
         }

@@ -304,6 +304,34 @@ async fn the_newer_registration_wins() {
     }
 }
 
+/// R-NOD-02's ground: a daemon that was killed and started again does not keep opens waiting for
+/// its dead run; sessions of one run leave each other alone.
+#[tokio::test]
+async fn a_new_run_ends_the_sessions_of_the_dead_one() {
+    let pool = Pool::new();
+    let (worker, alpha, dead) = pool.ready().await;
+    // Sent to a run that never answers: its host is silent, not its connection closed.
+    let mut waiting = alpha.begin(pool.open()).await;
+    let (_, _unanswered) = dead.incoming().await;
+    let sibling = Node::connect(&pool, worker.address, BETA).await;
+    assert_eq!(dead.carrier.end(), None);
+    let begun = Instant::now();
+    let run = fairlead_model::ProcessBootId::from_bytes([2; 16]);
+    let new = Node::connect_run(&pool, worker.address, BETA, run).await.unwrap();
+    for earlier in [&dead, &sibling] {
+        assert_eq!(
+            soon(earlier.carrier.closed()).await,
+            CarrierEnd::Peer(RefusalCode::ShuttingDown.into())
+        );
+    }
+    let refused = answer(&mut waiting).await.unwrap_err();
+    assert_eq!(refused.code, RefusalCode::PublisherUnreachable);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    new.publish(&[(ENDPOINT, 1)]).await;
+    let (opened, _far) = tokio::join!(alpha.open(pool.open()), new.accept());
+    assert!(opened.is_ok());
+}
+
 /// R-ADM-01: tunnels and registration of an old generation stay until the new one registers.
 #[tokio::test]
 async fn an_old_generation_serves_until_the_new_one_registers() {

@@ -399,7 +399,7 @@ impl Node {
         let mut machine = NodeControl::new(
             NodeControlConfig {
                 session: SessionId::from_bytes(u128::from(number).to_be_bytes()),
-                process_boot: ProcessBootId::from_bytes([1; 16]),
+                process_boot,
                 boot: BootCounter(1),
                 session_number: number,
                 software: "test".to_owned(),
