@@ -387,6 +387,16 @@ impl Node {
         address: SocketAddr,
         id: NodeId,
     ) -> Result<Self, CarrierEnd> {
+        Self::connect_run(pool, address, id, ProcessBootId::from_bytes([1; 16])).await
+    }
+
+    /// Connects as a given run of the node's daemon.
+    pub(super) async fn connect_run(
+        pool: &Pool,
+        address: SocketAddr,
+        id: NodeId,
+        process_boot: ProcessBootId,
+    ) -> Result<Self, CarrierEnd> {
         static SESSION: AtomicU32 = AtomicU32::new(1);
         let number = SESSION.fetch_add(1, Ordering::Relaxed);
         let dialler = Dialler::new(pool.member(Identity::Node(id)), &CarrierConfig::default()).unwrap();
