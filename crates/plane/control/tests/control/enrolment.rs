@@ -40,7 +40,12 @@ async fn f14_one_token_fifty_hosts() {
             assert_eq!(refused.code, ApiCode::TokenOtherHost, "{refused:?}");
         }
         let entries = plane.control.audit(after, 1000).await.unwrap();
-        let of = |action: &str| entries.iter().filter(|e| e.action == action && e.object.ends_with(&name)).count();
+        let of = |action: &str| {
+            entries
+                .iter()
+                .filter(|e| e.action == action && e.object.ends_with(&name))
+                .count()
+        };
         assert_eq!((of("node.enrol"), of("enrol.refused")), (1, HOSTS - 1));
         after = entries.last().unwrap().seq;
     }
@@ -55,8 +60,16 @@ async fn a_lost_reply_is_given_again() {
     let plane = Plane::start(dir.path()).await;
     let token = plane.control.add_node(&plane.admin, "alpha").await.unwrap().token;
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let first = plane.control.enrol(request(&plane, "node", &token, "a", &key), FROM).await.unwrap();
-    let again = plane.control.enrol(request(&plane, "node", &token, "a", &key), FROM).await.unwrap();
+    let first = plane
+        .control
+        .enrol(request(&plane, "node", &token, "a", &key), FROM)
+        .await
+        .unwrap();
+    let again = plane
+        .control
+        .enrol(request(&plane, "node", &token, "a", &key), FROM)
+        .await
+        .unwrap();
     assert_eq!(first.identity, again.identity);
     let code = async |host: &str, key: &KeyPair| {
         let request = request(&plane, "node", &token, host, key);
@@ -88,7 +101,10 @@ async fn refusals_have_their_codes() {
     let day = Duration::from_secs(86_400);
     let skewed = refused(&|r| r.wall_clock = r.wall_clock.map(|at| WallTime::plus(at, day))).await;
     assert_eq!(skewed.code, ApiCode::ClockSkew);
-    assert!(skewed.message.contains("clock differs by") && skewed.message.contains("ahead of"), "{skewed}");
+    assert!(
+        skewed.message.contains("clock differs by") && skewed.message.contains("ahead of"),
+        "{skewed}"
+    );
     let bad = refused(&|r| r.csr_pem = "no request".to_owned()).await;
     assert_eq!(bad.code, ApiCode::BadCsr);
     let many = refused(&|r| {
@@ -103,7 +119,11 @@ async fn refusals_have_their_codes() {
         assert!(fields.contains(&field), "{field} is not in {fields:?}");
     }
     // Replaced by a newer one.
-    let newer = plane.control.reissue(&plane.admin, MemberRole::Node, "alpha").await.unwrap();
+    let newer = plane
+        .control
+        .reissue(&plane.admin, MemberRole::Node, "alpha")
+        .await
+        .unwrap();
     assert_eq!(refused(&|_| {}).await.code, ApiCode::TokenUnknown);
     let mut with_newer = request(&plane, "node", &newer.token, "a", &key);
     plane.clock.pass(Duration::from_secs(24 * 3600));
@@ -121,7 +141,11 @@ async fn one_host_holds_one_relay() {
     let plane = Plane::start_with(dir.path(), false, Arc::default()).await;
     let (first, second) = (plane.add_relay("one").await, plane.add_relay("two").await);
     let key = KeyPair::generate().unwrap();
-    plane.control.enrol(request(&plane, "relay", &first, "a", &key), FROM).await.unwrap();
+    plane
+        .control
+        .enrol(request(&plane, "relay", &first, "a", &key), FROM)
+        .await
+        .unwrap();
     let refused = plane
         .control
         .enrol(request(&plane, "relay", &second, "a", &key), FROM)
@@ -129,7 +153,14 @@ async fn one_host_holds_one_relay() {
         .unwrap_err();
     assert_eq!(refused.code, ApiCode::HostHasRelay);
     assert_eq!(refused.details["relay"], "one");
-    assert_eq!(plane.control.relay("two").await.unwrap().state, RelayState::Pending);
-    plane.control.enrol(request(&plane, "relay", &second, "b", &key), FROM).await.unwrap();
+    assert_eq!(
+        plane.control.relay("two").await.unwrap().state,
+        RelayState::Pending
+    );
+    plane
+        .control
+        .enrol(request(&plane, "relay", &second, "b", &key), FROM)
+        .await
+        .unwrap();
     plane.stop().await;
 }

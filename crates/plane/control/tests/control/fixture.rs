@@ -44,7 +44,8 @@ impl TestClock {
     pub fn pass(&self, by: Duration) {
         let ms = u64::try_from(by.as_millis()).unwrap();
         self.mono_ms.fetch_add(ms, Ordering::SeqCst);
-        self.wall_ms.fetch_add(i64::try_from(ms).unwrap(), Ordering::SeqCst);
+        self.wall_ms
+            .fetch_add(i64::try_from(ms).unwrap(), Ordering::SeqCst);
     }
 }
 
@@ -235,7 +236,9 @@ impl Member {
 
 pub fn client_config(ca_pem: &str, identity: Option<(&str, &KeyPair)>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -243,7 +246,9 @@ pub fn client_config(ca_pem: &str, identity: Option<(&str, &KeyPair)>) -> Arc<Cl
         .with_root_certificates(roots);
     Arc::new(match identity {
         Some((chain, key)) => {
-            let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>().unwrap();
+            let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
+                .collect::<Result<_, _>>()
+                .unwrap();
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
             builder.with_client_auth_cert(chain, key).unwrap()
         }
@@ -302,7 +307,11 @@ impl Relay {
         up.send(relay_up(relay_up::Body::Hello(hello))).await.unwrap();
         up.send(status(admission.head())).await.unwrap();
         let mut client = member.client(plane).await;
-        let downs = client.relay_session(ReceiverStream::new(ups)).await.unwrap().into_inner();
+        let downs = client
+            .relay_session(ReceiverStream::new(ups))
+            .await
+            .unwrap()
+            .into_inner();
         let (sender, view) = watch::channel(RelayView {
             admission,
             policies: 0,
@@ -351,16 +360,16 @@ impl Relay {
     }
 }
 
-async fn wait<T: Clone + std::fmt::Debug>(
+async fn wait<T: Clone>(
     view: &watch::Receiver<T>,
     what: &str,
     check: impl FnMut(&T) -> bool,
 ) -> T {
-    let mut view = view.clone();
-    let waited = tokio::time::timeout(WAIT_MAX, view.wait_for(check)).await;
+    let mut watched = view.clone();
+    let waited = tokio::time::timeout(WAIT_MAX, watched.wait_for(check)).await;
     match waited {
         Ok(Ok(held)) => held.clone(),
-        Ok(Err(_)) | Err(_) => panic!("never came to be: {what}\n{:#?}", view.borrow()),
+        Ok(Err(_)) | Err(_) => panic!("never came to be: {what}"),
     }
 }
 
@@ -413,7 +422,11 @@ async fn relay_task(
                     request_id: probe.request_id,
                     relay_id: probe.relay_id,
                     reachable,
-                    error: if reachable { String::new() } else { "nobody answers".to_owned() },
+                    error: if reachable {
+                        String::new()
+                    } else {
+                        "nobody answers".to_owned()
+                    },
                     rtt_us: 100,
                 };
                 let _ = up.send(relay_up(relay_up::Body::ProbeReport(report))).await;
@@ -476,7 +489,11 @@ impl Node {
         let (unreachable, not_reached) = watch::channel(BTreeSet::new());
         up.send(node_status(&held, &BTreeSet::new())).await.unwrap();
         let mut client = member.client(plane).await;
-        let downs = client.node_session(ReceiverStream::new(ups)).await.unwrap().into_inner();
+        let downs = client
+            .node_session(ReceiverStream::new(ups))
+            .await
+            .unwrap()
+            .into_inner();
         let (sender, view) = watch::channel(held);
         let mut tasks = JoinSet::new();
         let (keys, answers) = (member.policy_keys(), up.clone());
@@ -524,7 +541,10 @@ fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
         status.policy_revision = policy.revision.0;
         for relay in &policy.relays {
             let connected = !unreachable.contains(&relay.relay);
-            let registered = policy.publications.iter().filter(|p| p.relays.contains(&relay.relay));
+            let registered = policy
+                .publications
+                .iter()
+                .filter(|p| p.relays.contains(&relay.relay));
             status.relays.push(pb::RelayReach {
                 relay_id: bytes(relay.relay.to_bytes()),
                 connected,
@@ -564,12 +584,19 @@ async fn node_task(
                     view.send_modify(|v| {
                         v.policies += 1;
                         let held = v.policy.as_ref().map(|p| (p.epoch, p.revision));
-                        assert!(Some((policy.epoch, policy.revision)) >= held, "an older policy was sent");
+                        assert!(
+                            Some((policy.epoch, policy.revision)) >= held,
+                            "an older policy was sent"
+                        );
                         v.policy = Some(policy);
                     });
                 }
                 node_down::Body::Grants(set) => view.send_modify(|v| {
-                    let keys = v.policy.as_ref().map(|p| p.grant_keys.clone()).unwrap_or_default();
+                    let keys = v
+                        .policy
+                        .as_ref()
+                        .map(|p| p.grant_keys.clone())
+                        .unwrap_or_default();
                     v.grant_sets += 1;
                     v.grants = set
                         .grant_envelopes

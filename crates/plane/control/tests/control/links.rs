@@ -31,22 +31,36 @@ async fn from_enrolment_to_revocation() {
     let (one, two) = (plane.relay("one").await, plane.relay("two").await);
     let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
     assert!(plane.control.relays().await.iter().all(|r| !r.capacity));
-    let relays = [Relay::connect(&plane, &one).await, Relay::connect(&plane, &two).await];
-    let (alpha, beta) = (Node::connect(&plane, &alpha).await, Node::connect(&plane, &beta).await);
+    let relays = [
+        Relay::connect(&plane, &one).await,
+        Relay::connect(&plane, &two).await,
+    ];
+    let (alpha, beta) = (
+        Node::connect(&plane, &alpha).await,
+        Node::connect(&plane, &beta).await,
+    );
     plane
         .until("all members are ready", async |control| {
-            control.relays().await.iter().all(|r| r.state == RelayState::Ready && r.capacity)
+            control
+                .relays()
+                .await
+                .iter()
+                .all(|r| r.state == RelayState::Ready && r.capacity)
                 && control.nodes().await.iter().all(|n| n.state == NodeState::Ready)
         })
         .await;
 
     let route = plane.link("db", "alpha", "beta", 15_432).await;
-    let held = alpha.until("alpha has its grant", |v| v.grants.contains_key(&route)).await;
+    let held = alpha
+        .until("alpha has its grant", |v| v.grants.contains_key(&route))
+        .await;
     let policy = held.policy.as_ref().unwrap();
     assert_eq!(policy.relays.len(), 2);
     assert_eq!(policy.consumptions[0].relays.len(), 2);
     let published = beta
-        .until("beta publishes", |v| v.policy.as_ref().is_some_and(|p| !p.publications.is_empty()))
+        .until("beta publishes", |v| {
+            v.policy.as_ref().is_some_and(|p| !p.publications.is_empty())
+        })
         .await;
     let published = published.policy.unwrap();
     assert_eq!(published.publications[0].routes[0].route, route);
@@ -60,7 +74,9 @@ async fn from_enrolment_to_revocation() {
     assert_eq!(checked.unwrap().link.as_str(), "db");
     for relay in &relays {
         let view = relay
-            .until("the relay admits", |v| matches!(holds(v, relay, &alpha, route), Some(Verdict::Admit(_))))
+            .until("the relay admits", |v| {
+                matches!(holds(v, relay, &alpha, route), Some(Verdict::Admit(_)))
+            })
             .await;
         assert!(view.refused.is_empty(), "{:?}", view.refused);
         let LeaseState::Valid(left) = view.admission.lease_state(relay.now()) else {
@@ -73,15 +89,31 @@ async fn from_enrolment_to_revocation() {
             published.publications[0].generation,
         );
         assert_eq!(publisher, Ok(()));
-        assert!(!view.probed.contains(&relay.id()) || view.probed.len() > 1, "another one probes");
+        assert!(
+            !view.probed.contains(&relay.id()) || view.probed.len() > 1,
+            "another one probes"
+        );
     }
     plane
-        .until("the link is ready", async |c| c.link("db").await.unwrap().state == LinkState::Ready)
+        .until("the link is ready", async |c| {
+            c.link("db").await.unwrap().state == LinkState::Ready
+        })
         .await;
     let view = plane.control.link("db").await.unwrap();
     assert_eq!(view.relays.len(), 2);
-    assert!(view.placement_reason.contains("spread 2 over 2 ready relays"), "{}", view.placement_reason);
-    assert!(plane.control.relays().await.iter().all(|r| r.endpoints == 1 && r.policy.is_current()));
+    assert!(
+        view.placement_reason.contains("spread 2 over 2 ready relays"),
+        "{}",
+        view.placement_reason
+    );
+    assert!(
+        plane
+            .control
+            .relays()
+            .await
+            .iter()
+            .all(|r| r.endpoints == 1 && r.policy.is_current())
+    );
 
     plane.control.remove_link(&plane.admin, "db").await.unwrap();
     let tunnel = LiveTunnel {
@@ -108,16 +140,32 @@ async fn from_enrolment_to_revocation() {
         assert_eq!(live, LiveVerdict::Close(RefusalCode::Revoked));
     }
     let after = beta
-        .until("beta resets", |v| v.policy.as_ref().is_some_and(|p| p.revoked_routes.contains(&route)))
+        .until("beta resets", |v| {
+            v.policy
+                .as_ref()
+                .is_some_and(|p| p.revoked_routes.contains(&route))
+        })
         .await;
     let after = after.policy.unwrap();
     let refused = GrantCheck::new(&after).check(grant, alpha.id(), route, true, relays[0].now().wall);
     assert_eq!(refused.unwrap_err(), GrantRefused::Revoked(route));
-    alpha.until("alpha's grant is taken away", |v| v.grants.is_empty()).await;
+    alpha
+        .until("alpha's grant is taken away", |v| v.grants.is_empty())
+        .await;
     assert!(plane.control.verify_audit().await.unwrap() > 0);
     let actions = plane.actions().await;
-    for action in ["relay.add", "relay.enrol", "relay.capacity.gain", "node.enrol", "link.add", "link.remove"] {
-        assert!(actions.iter().any(|a| a == action), "{action} is not in {actions:?}");
+    for action in [
+        "relay.add",
+        "relay.enrol",
+        "relay.capacity.gain",
+        "node.enrol",
+        "link.add",
+        "link.remove",
+    ] {
+        assert!(
+            actions.iter().any(|a| a == action),
+            "{action} is not in {actions:?}"
+        );
     }
     plane.stop().await;
 }
@@ -129,9 +177,13 @@ async fn a_relay_is_ready_by_another_relays_probe() {
     let dir = tempfile::tempdir().unwrap();
     let plane = Plane::start(dir.path()).await;
     let first = Relay::connect(&plane, &plane.relay("one").await).await;
-    first.until("it probes itself", |v| v.probed == [first.id()]).await;
+    first
+        .until("it probes itself", |v| v.probed == [first.id()])
+        .await;
     plane
-        .until("the first is ready", async |c| c.relay("one").await.unwrap().capacity)
+        .until("the first is ready", async |c| {
+            c.relay("one").await.unwrap().capacity
+        })
         .await;
     let second = plane.relay("two").await;
     let second_id = second.relay_id();
@@ -139,8 +191,14 @@ async fn a_relay_is_ready_by_another_relays_probe() {
         closed.insert(second_id);
     });
     let second = Relay::connect(&plane, &second).await;
-    first.until("the first probes the second", |v| v.probed.contains(&second_id)).await;
-    second.until("the second confirms the first", |v| v.probed.contains(&first.id())).await;
+    first
+        .until("the first probes the second", |v| v.probed.contains(&second_id))
+        .await;
+    second
+        .until("the second confirms the first", |v| {
+            v.probed.contains(&first.id())
+        })
+        .await;
     plane
         .until("the reason is shown", async |c| {
             let view = c.relay("two").await.unwrap();
@@ -154,9 +212,14 @@ async fn a_relay_is_ready_by_another_relays_probe() {
     first.closed.send_modify(std::collections::BTreeSet::clear);
     plane.clock.pass(Duration::from_secs(15));
     plane
-        .until("it is ready when the port answers", async |c| c.relay("two").await.unwrap().capacity)
+        .until("it is ready when the port answers", async |c| {
+            c.relay("two").await.unwrap().capacity
+        })
         .await;
-    assert!(!second.view.borrow().probed.contains(&second_id), "its own word is not asked for");
+    assert!(
+        !second.view.borrow().probed.contains(&second_id),
+        "its own word is not asked for"
+    );
     plane.stop().await;
 }
 
@@ -168,16 +231,22 @@ async fn leases_are_renewed() {
     let plane = Plane::start(dir.path()).await;
     let relay = Relay::connect(&plane, &plane.relay("one").await).await;
     plane
-        .until("it is ready", async |c| c.relay("one").await.unwrap().state == RelayState::Ready)
+        .until("it is ready", async |c| {
+            c.relay("one").await.unwrap().state == RelayState::Ready
+        })
         .await;
     relay.report().await;
     let before = relay.view.borrow().clone();
     let head = before.admission.head().unwrap();
     plane.clock.pass(Duration::from_secs(601));
     relay.report().await;
-    let after = relay.until("a lease alone comes", |v| v.leases > before.leases).await;
+    let after = relay
+        .until("a lease alone comes", |v| v.leases > before.leases)
+        .await;
     let renewed = relay
-        .until("it is applied", |v| v.admission.head().unwrap().lease_seq > head.lease_seq)
+        .until("it is applied", |v| {
+            v.admission.head().unwrap().lease_seq > head.lease_seq
+        })
         .await
         .admission
         .head()
@@ -187,7 +256,11 @@ async fn leases_are_renewed() {
     assert!(renewed.lease_not_after.since(head.lease_not_after) >= Duration::from_secs(600));
 
     // Another length is sent at once.
-    plane.control.set_setting(&plane.admin, "policy.lease", "1h").await.unwrap();
+    plane
+        .control
+        .set_setting(&plane.admin, "policy.lease", "1h")
+        .await
+        .unwrap();
     let short = relay
         .until("the shorter lease", |v| {
             v.admission.head().unwrap().lease_not_after < renewed.lease_not_after
@@ -203,14 +276,27 @@ async fn leases_are_renewed() {
 async fn grants_are_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let plane = Plane::start(dir.path()).await;
-    plane.control.set_setting(&plane.admin, "policy.lease", "1h").await.unwrap();
+    plane
+        .control
+        .set_setting(&plane.admin, "policy.lease", "1h")
+        .await
+        .unwrap();
     let relay = Relay::connect(&plane, &plane.relay("one").await).await;
     let alpha = Node::connect(&plane, &plane.node("alpha").await).await;
     let _beta = plane.node("beta").await;
-    plane.until("it is ready", async |c| c.relay("one").await.unwrap().capacity).await;
+    plane
+        .until("it is ready", async |c| c.relay("one").await.unwrap().capacity)
+        .await;
     let route = plane.link("db", "alpha", "beta", 15_432).await;
-    let first = alpha.until("the grant", |v| v.grants.contains_key(&route)).await.grants[&route].clone();
-    assert_eq!(first.not_after.since(first.not_before), Duration::from_secs(4 * 3600));
+    let first = alpha
+        .until("the grant", |v| v.grants.contains_key(&route))
+        .await
+        .grants[&route]
+        .clone();
+    assert_eq!(
+        first.not_after.since(first.not_before),
+        Duration::from_secs(4 * 3600)
+    );
     // Half of the 3 h that it exceeds the lease by.
     plane.clock.pass(Duration::from_secs(3600 + 1800 + 60));
     relay.report().await;
@@ -219,12 +305,21 @@ async fn grants_are_renewed() {
         .await
         .grants[&route]
         .clone();
-    plane.control.set_setting(&plane.admin, "policy.lease", "168h").await.unwrap();
+    plane
+        .control
+        .set_setting(&plane.admin, "policy.lease", "168h")
+        .await
+        .unwrap();
     let third = alpha
-        .until("the longer one", |v| v.grants[&route].not_after > second.not_after)
+        .until("the longer one", |v| {
+            v.grants[&route].not_after > second.not_after
+        })
         .await
         .grants[&route]
         .clone();
-    assert_eq!(third.not_after.since(third.not_before), Duration::from_secs(224 * 3600));
+    assert_eq!(
+        third.not_after.since(third.not_before),
+        Duration::from_secs(224 * 3600)
+    );
     plane.stop().await;
 }

@@ -18,10 +18,14 @@ async fn a_link_stays_while_its_relay_serves() {
     let alpha = Node::connect(&plane, &plane.node("alpha").await).await;
     let beta = Node::connect(&plane, &plane.node("beta").await).await;
     plane
-        .until("all are ready", async |c| c.relays().await.iter().all(|r| r.capacity))
+        .until("all are ready", async |c| {
+            c.relays().await.iter().all(|r| r.capacity)
+        })
         .await;
     let route = plane.link("db", "alpha", "beta", 15_432).await;
-    let held = alpha.until("alpha has its grant", |v| v.grants.contains_key(&route)).await;
+    let held = alpha
+        .until("alpha has its grant", |v| v.grants.contains_key(&route))
+        .await;
     let placed = held.policy.unwrap().consumptions[0].relays.clone();
     let lost = relays.iter().position(|r| placed.contains(&r.id())).unwrap();
     let lost = relays.remove(lost);
@@ -42,10 +46,18 @@ async fn a_link_stays_while_its_relay_serves() {
     relays[0].report().await;
     // A change of another link is planned after all that: the link has not moved with it.
     let other = plane.link("web", "alpha", "beta", 18_080).await;
-    let held = alpha.until("the other link", |v| v.grants.contains_key(&other)).await;
+    let held = alpha
+        .until("the other link", |v| v.grants.contains_key(&other))
+        .await;
     let consumption = |held: &crate::fixture::NodeView| {
         let policy = held.policy.as_ref().unwrap();
-        policy.consumptions.iter().find(|c| c.route == route).unwrap().relays.clone()
+        policy
+            .consumptions
+            .iter()
+            .find(|c| c.route == route)
+            .unwrap()
+            .relays
+            .clone()
     };
     assert_eq!(consumption(&held), placed);
     assert!(plane.control.relay(&name).await.unwrap().capacity);
@@ -54,7 +66,9 @@ async fn a_link_stays_while_its_relay_serves() {
         node.unreachable.send_replace(BTreeSet::from([lost_id]));
         node.report().await;
     }
-    let held = alpha.until("the link moves", |v| !consumption(v).contains(&lost_id)).await;
+    let held = alpha
+        .until("the link moves", |v| !consumption(v).contains(&lost_id))
+        .await;
     assert_eq!(consumption(&held).len(), 2);
     let sessions: Vec<_> = held.policy.unwrap().relays.iter().map(|r| r.relay).collect();
     assert!(sessions.contains(&lost_id), "live tunnels keep their session");
@@ -74,19 +88,33 @@ async fn a_relay_that_returns_gets_what_it_missed() {
     let relay = Relay::connect(&plane, &member).await;
     let alpha = Node::connect(&plane, &plane.node("alpha").await).await;
     let _beta = plane.node("beta").await;
-    plane.until("it is ready", async |c| c.relay("one").await.unwrap().capacity).await;
+    plane
+        .until("it is ready", async |c| c.relay("one").await.unwrap().capacity)
+        .await;
     let held = relay.vanish().await;
     // The end is recorded once the session has ended, whatever the clocks say meanwhile.
     plane
-        .until("it is away", async |c| c.relay("one").await.unwrap().last_seen.is_some_and(|at| at < plane.clock_wall()))
+        .until("it is away", async |c| {
+            c.relay("one")
+                .await
+                .unwrap()
+                .last_seen
+                .is_some_and(|at| at < plane.clock_wall())
+        })
         .await;
     plane.clock.pass(Duration::from_secs(3600));
     let route = plane.link("db", "alpha", "beta", 15_432).await;
-    alpha.until("the policy goes on without the relay", |v| v.grants.contains_key(&route)).await;
+    alpha
+        .until("the policy goes on without the relay", |v| {
+            v.grants.contains_key(&route)
+        })
+        .await;
     let before = held.head().unwrap();
     let relay = Relay::connect_with(&plane, &member, held).await;
     let view = relay
-        .until("the newer policy", |v| v.admission.head().unwrap().revision > before.revision)
+        .until("the newer policy", |v| {
+            v.admission.head().unwrap().revision > before.revision
+        })
         .await;
     assert!(view.refused.is_empty(), "{:?}", view.refused);
     let entries = plane.control.audit(0, 1000).await.unwrap();
@@ -101,7 +129,9 @@ async fn a_relay_that_returns_gets_what_it_missed() {
 
     // A worker whose disk was lost gets its policy again.
     let relay = Relay::connect(&plane, &member).await;
-    relay.until("the policy again", |v| v.admission.head().is_some()).await;
+    relay
+        .until("the policy again", |v| v.admission.head().is_some())
+        .await;
     plane.stop().await;
 }
 
@@ -114,18 +144,34 @@ async fn a_node_is_offline_after_five_seconds() {
     let member = plane.node("alpha").await;
     let alpha = Node::connect(&plane, &member).await;
     plane
-        .until("it is ready", async |c| c.node("alpha").await.unwrap().state == NodeState::Ready)
+        .until("it is ready", async |c| {
+            c.node("alpha").await.unwrap().state == NodeState::Ready
+        })
         .await;
     alpha.vanish().await;
     plane
-        .until("it is away", async |c| c.node("alpha").await.unwrap().last_seen.is_some_and(|at| at < plane.clock_wall()))
+        .until("it is away", async |c| {
+            c.node("alpha")
+                .await
+                .unwrap()
+                .last_seen
+                .is_some_and(|at| at < plane.clock_wall())
+        })
         .await;
-    assert_ne!(plane.control.node("alpha").await.unwrap().state, NodeState::Offline);
+    assert_ne!(
+        plane.control.node("alpha").await.unwrap().state,
+        NodeState::Offline
+    );
     plane.clock.pass(Duration::from_secs(5));
-    assert_eq!(plane.control.node("alpha").await.unwrap().state, NodeState::Offline);
+    assert_eq!(
+        plane.control.node("alpha").await.unwrap().state,
+        NodeState::Offline
+    );
     let _back = Node::connect(&plane, &member).await;
     plane
-        .until("it is back", async |c| c.node("alpha").await.unwrap().state == NodeState::Ready)
+        .until("it is back", async |c| {
+            c.node("alpha").await.unwrap().state == NodeState::Ready
+        })
         .await;
     plane.stop().await;
 }

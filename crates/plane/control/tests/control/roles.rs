@@ -41,11 +41,17 @@ async fn each_method_checks_the_role() {
     let (request, _open) = once(node_hello(&plane));
     let refused = refusal(as_relay.node_session(request).await.map(|_| ()));
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert!(refused.message().contains("NodeSession is for a node"), "{refused}");
+    assert!(
+        refused.message().contains("NodeSession is for a node"),
+        "{refused}"
+    );
     let (request, _open) = once(relay_hello(&plane));
     let refused = refusal(as_node.relay_session(request).await.map(|_| ()));
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert!(refused.message().contains("RelaySession is for a relay"), "{refused}");
+    assert!(
+        refused.message().contains("RelaySession is for a relay"),
+        "{refused}"
+    );
 
     // The right role is served.
     let (request, _open) = once(relay_hello(&plane));
@@ -84,8 +90,14 @@ async fn a_certificate_is_renewed_for_its_own_holder() {
         assert_eq!(refused.code(), Code::InvalidArgument);
     }
     let actions = plane.actions().await;
-    assert!(actions.contains(&"relay.certificate.renew".to_owned()), "{actions:?}");
-    assert!(actions.contains(&"node.certificate.renew".to_owned()), "{actions:?}");
+    assert!(
+        actions.contains(&"relay.certificate.renew".to_owned()),
+        "{actions:?}"
+    );
+    assert!(
+        actions.contains(&"node.certificate.renew".to_owned()),
+        "{actions:?}"
+    );
     plane.stop().await;
 }
 
@@ -105,20 +117,34 @@ async fn strangers_are_not_served() {
     let foreign = other.control.enrol(request, crate::fixture::FROM).await.unwrap();
     let foreign = client_config(&ca, Some((&foreign.certificate_chain_pem, &key)));
     for tls in [client_config(&ca, None), foreign] {
-        let Ok(channel) =
-            fairlead_rpc::channel::connect(&plane.address, tls, GRPC_SERVER_NAME).await
-        else {
+        let Ok(channel) = fairlead_rpc::channel::connect(&plane.address, tls, GRPC_SERVER_NAME).await else {
             continue;
         };
         let (request, _open) = once(relay_hello(&plane));
-        let refused = refusal(MemberControlClient::new(channel).relay_session(request).await.map(|_| ()));
+        let refused = refusal(
+            MemberControlClient::new(channel)
+                .relay_session(request)
+                .await
+                .map(|_| ()),
+        );
         assert_ne!(refused.code(), Code::Ok);
-        assert_ne!(refused.code(), Code::PermissionDenied, "it came as far as the service");
+        assert_ne!(
+            refused.code(),
+            Code::PermissionDenied,
+            "it came as far as the service"
+        );
     }
     let member: Member = plane.relay("two").await;
-    let channel = fairlead_rpc::channel::connect(&plane.address, member.tls.clone(), "127.0.0.1").await.unwrap();
+    let channel = fairlead_rpc::channel::connect(&plane.address, member.tls.clone(), "127.0.0.1")
+        .await
+        .unwrap();
     let (request, _open) = once(relay_hello(&plane));
-    let refused = refusal(MemberControlClient::new(channel).relay_session(request).await.map(|_| ()));
+    let refused = refusal(
+        MemberControlClient::new(channel)
+            .relay_session(request)
+            .await
+            .map(|_| ()),
+    );
     assert_eq!(refused.code(), Code::Unimplemented, "REST answers 404");
     plane.stop().await;
     other.stop().await;
