@@ -121,7 +121,9 @@ impl Reconcile {
             members.probe(*id, &record.address.0, &connected, rng::bytes::<16>, now);
             let facts = facts(record, members.relays.get(id), &state, now, self.inner.started);
             let (standing, reason) = standing(&facts);
-            let unready = members.unready(*id, standing == RelayState::Ready, now);
+            let unready = members
+                .unready(*id, standing == RelayState::Ready, now)
+                .max(away(standing, &facts));
             // Asked for only where it decides: every node is looked at.
             let (nodes_on, nodes_off) = if record.capacity && unready >= readiness::LOST_AFTER {
                 members.witnesses(*id)
@@ -178,6 +180,14 @@ impl Reconcile {
         turn.commit(change).await?;
         self.pulse_at = Some(self.inner.clock.mono());
         Ok(())
+    }
+}
+
+/// How long a relay that is offline has been away: longer than it was seen to be.
+fn away(standing: RelayState, facts: &Facts) -> Duration {
+    match standing {
+        RelayState::Offline => facts.away.unwrap_or_default(),
+        RelayState::Pending | RelayState::NotReady | RelayState::Ready => Duration::ZERO,
     }
 }
 

@@ -58,6 +58,8 @@ struct Task {
     id: RelayId,
     down: Sender,
     sent: Sent,
+    /// What the worker held when the session began; its reports say it from then on.
+    said: Option<PolicyHead>,
 }
 
 /// Serves one session to its end.
@@ -92,6 +94,7 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
         id,
         down,
         sent: Sent::default(),
+        said: None,
     };
     let ended = match task.open(hello, first).await {
         Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
@@ -129,6 +132,7 @@ impl Task {
             .await?;
         }
         let applied = hello.applied.and_then(|head| PolicyHead::try_from(head).ok());
+        self.said = applied;
         let mut members = self.inner.observed.lock();
         if let Some(observed) = members.relays.get_mut(&self.id)
             && let Some(status) = &mut observed.status

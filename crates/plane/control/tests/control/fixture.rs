@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
@@ -70,6 +71,12 @@ pub struct Plane {
     pub address: HostPort,
     cancel: CancellationToken,
     serving: JoinHandle<()>,
+    runtime: Runtime,
+}
+
+async fn end(runtime: Runtime) {
+    let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(WAIT_MAX));
+    ended.await.unwrap();
 }
 
 impl Plane {
@@ -78,19 +85,33 @@ impl Plane {
     }
 
     pub async fn start_with(dir: &Path, lab: bool, clock: Arc<TestClock>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let address = HostPort::from_ip(address.ip(), address.port());
-        let settings = ControlSettings {
-            lab,
-            ..ControlSettings::new(dir.to_owned(), address.clone())
-        };
-        let control = Control::open(settings, clock.clone()).await.unwrap();
-        let token = std::fs::read_to_string(ControlFolder::new(dir).admin_token_path()).unwrap();
-        let admin = control.authenticate(token.trim()).await.unwrap();
+        // A runtime of its own, so that it can end at once with everything that runs in it.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let cancel = CancellationToken::new();
-        let served = fairlead_control::serve(control.clone(), axum::Router::new(), listener, cancel.clone());
-        let serving = tokio::spawn(async move { served.await.unwrap() });
+        let (opened, is_open) = tokio::sync::oneshot::channel();
+        let (dir, its_clock, its_cancel) = (dir.to_owned(), clock.clone(), cancel.clone());
+        let serving = runtime.spawn(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let address = HostPort::from_ip(address.ip(), address.port());
+            let settings = ControlSettings {
+                lab,
+                ..ControlSettings::new(dir.clone(), address.clone())
+            };
+            let control = Control::open(settings, its_clock).await.unwrap();
+            let token = std::fs::read_to_string(ControlFolder::new(&dir).admin_token_path()).unwrap();
+            let admin = control.authenticate(token.trim()).await.unwrap();
+            let _ = opened.send((control.clone(), admin, address));
+            let rest = axum::Router::new();
+            fairlead_control::serve(control, rest, listener, its_cancel)
+                .await
+                .unwrap();
+        });
+        let (control, admin, address) = is_open.await.unwrap();
         Self {
             control,
             admin,
@@ -98,6 +119,7 @@ impl Plane {
             address,
             cancel,
             serving,
+            runtime,
         }
     }
 
@@ -105,13 +127,15 @@ impl Plane {
     pub async fn stop(self) {
         self.cancel.cancel();
         self.serving.await.unwrap();
+        drop(self.control);
+        end(self.runtime).await;
     }
 
-    /// Ends everything at once, as far as a process can do that to a part of itself: nothing is
-    /// told good-bye, nothing is written any more.
+    /// Ends everything at once, as far as a process can do that to a part of itself: nobody is told
+    /// good-bye, nothing is written any more.
     pub async fn kill(self) {
-        self.serving.abort();
-        let _ = self.serving.await;
+        drop(self.control);
+        end(self.runtime).await;
     }
 
     pub async fn add_relay(&self, name: &str) -> String {
@@ -360,11 +384,7 @@ impl Relay {
     }
 }
 
-async fn wait<T: Clone>(
-    view: &watch::Receiver<T>,
-    what: &str,
-    check: impl FnMut(&T) -> bool,
-) -> T {
+async fn wait<T: Clone>(view: &watch::Receiver<T>, what: &str, check: impl FnMut(&T) -> bool) -> T {
     let mut watched = view.clone();
     let waited = tokio::time::timeout(WAIT_MAX, watched.wait_for(check)).await;
     match waited {

@@ -106,14 +106,12 @@ async fn from_enrolment_to_revocation() {
         "{}",
         view.placement_reason
     );
-    assert!(
-        plane
-            .control
-            .relays()
-            .await
-            .iter()
-            .all(|r| r.endpoints == 1 && r.policy.is_current())
-    );
+    plane
+        .until("the relays are current", async |c| {
+            let mut relays = c.relays().await.into_iter();
+            relays.all(|r| r.endpoints == 1 && r.policy.is_current())
+        })
+        .await;
 
     plane.control.remove_link(&plane.admin, "db").await.unwrap();
     let tunnel = LiveTunnel {
