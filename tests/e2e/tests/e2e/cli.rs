@@ -95,10 +95,16 @@ fn settings(pool: &Pool) -> Result<()> {
     ensure!(get()?.to_string().contains("72h"), "{}", get()?);
     pool.cli(&["settings", "set", "policy.lease", "48h"])?.ok()?;
     ensure!(get()?.to_string().contains("48h"), "{}", get()?);
-    for bad in ["59m", "169h", "48", "soon", ""] {
+    for (bad, allowed) in [
+        ("59m", "1h to 168h"),
+        ("169h", "1h to 168h"),
+        ("48", "unit"),
+        ("soon", "72h"),
+        ("", "72h"),
+    ] {
         let answer = pool.cli(&["settings", "set", "policy.lease", bad])?;
         code(&answer, USAGE)?;
-        ensure!(answer.stderr.contains("policy.lease"), "{}", answer.stderr);
+        ensure!(answer.stderr.contains(allowed), "{bad}: {}", answer.stderr);
     }
     ensure!(get()?.to_string().contains("48h"), "a refused value was kept");
     let unknown = pool.cli(&["settings", "set", "policy.leese", "48h"])?;
@@ -194,7 +200,8 @@ fn login(pool: &Pool) -> Result<()> {
     let run = |arguments: &[&str], input: &str| fairlead_testkit::pool::run(arguments, input, &environment);
     let nobody = run(&["link", "ls"], "")?;
     ensure!(nobody.code != Some(0), "{nobody:?}");
-    run(&["login", "--control", &control.url, "--ca-file", ca], &token)?.ok()?;
+    let address = pool.control_address()?.to_string();
+    run(&["login", "--control", &address, "--ca-file", ca], &token)?.ok()?;
     ensure!(
         run(&["link", "ls", "--json"], "")?
             .json()?

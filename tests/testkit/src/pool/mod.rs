@@ -257,7 +257,7 @@ impl Pool {
         let control = self.file()?.control;
         let mut command = Command::new(binary::fairlead()?);
         command.args(arguments);
-        command.env("FAIRLEAD_CONTROL", control.url);
+        command.env("FAIRLEAD_CONTROL", self.control_address()?.to_string());
         command.env("FAIRLEAD_CA_FILE", control.ca_file);
         command.env("FAIRLEAD_TOKEN_FILE", control.admin_token_file);
         command.envs(env.iter().copied());

@@ -9,7 +9,19 @@ use std::collections::BTreeSet;
 const FAULTS_MAX: usize = 64;
 
 /// Faults of known fields in the order of `known`, then unknown fields in the order given.
+///
+/// A body of the right shape has none: its texts are the verb's, which knows more about them (whether
+/// a node of that name exists) and lists all their faults together. A body of the wrong shape never
+/// reaches the verb, so that its texts are judged here.
 pub(super) fn judge(known: &[Field], given: &[(String, Node)]) -> Vec<Fault> {
+    let shape = list(known, given, false);
+    if shape.is_empty() {
+        return shape;
+    }
+    list(known, given, true)
+}
+
+fn list(known: &[Field], given: &[(String, Node)], texts: bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for field in known {
         let mut values = given
@@ -19,7 +31,7 @@ pub(super) fn judge(known: &[Field], given: &[(String, Node)]) -> Vec<Fault> {
         match values.next() {
             None if field.required => add(&mut faults, field.name, "it is missing"),
             None => {}
-            Some(node) => judge_value(field, node, &mut faults),
+            Some(node) => judge_value(field, node, texts, &mut faults),
         }
         let more = values.count();
         if more > 0 {
@@ -39,19 +51,19 @@ pub(super) fn judge(known: &[Field], given: &[(String, Node)]) -> Vec<Fault> {
     faults
 }
 
-fn judge_value(field: &Field, node: &Node, faults: &mut Vec<Fault>) {
+fn judge_value(field: &Field, node: &Node, texts: bool, faults: &mut Vec<Fault>) {
     let wrong = |expected: &str| format!("expected {expected}, found {}", node.kind());
     match (field.kind, node) {
         (_, Node::Null) if !field.required => {}
         (Kind::Flag, Node::Flag) => {}
         (Kind::Text, Node::Text(text)) => {
-            if let Some(message) = (field.check)(text) {
+            if let Some(message) = (field.check)(text).filter(|_| texts) {
                 add(faults, field.name, message);
             }
         }
         (Kind::Texts, Node::List(items)) => {
             for (index, item) in items.iter().enumerate() {
-                if let Some(message) = judge_text(field, item) {
+                if let Some(message) = judge_text(field, item, texts) {
                     add(faults, &format!("{}[{index}]", field.name), message);
                 }
             }
@@ -63,7 +75,7 @@ fn judge_value(field: &Field, node: &Node, faults: &mut Vec<Fault>) {
                 if !seen.insert(name) {
                     add(faults, &place, "it is given twice");
                 }
-                if let Some(message) = judge_text(field, item) {
+                if let Some(message) = judge_text(field, item, texts) {
                     add(faults, &place, message);
                 }
             }
@@ -75,9 +87,9 @@ fn judge_value(field: &Field, node: &Node, faults: &mut Vec<Fault>) {
     }
 }
 
-fn judge_text(field: &Field, item: &Node) -> Option<String> {
+fn judge_text(field: &Field, item: &Node, texts: bool) -> Option<String> {
     match item {
-        Node::Text(text) => (field.check)(text),
+        Node::Text(text) => (field.check)(text).filter(|_| texts),
         other => Some(format!("expected a text, found {}", other.kind())),
     }
 }
