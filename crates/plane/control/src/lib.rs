@@ -24,6 +24,7 @@ pub mod fingerprint;
 mod folder;
 pub mod grant;
 mod ledger;
+mod metrics;
 mod observed;
 pub mod plan;
 mod publish;

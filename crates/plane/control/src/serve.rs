@@ -4,45 +4,52 @@
 //!   identity that it proves goes with every request of the connection.
 //! - any other name, or none: REST. No client certificate is asked for.
 //!
-//! TLS 1.3 only, no resumption, no 0-RTT. Connections are bounded in number, per address, and in
-//! the time that a handshake or a request's head may take.
+//! TLS 1.3 only, no resumption, no 0-RTT. Unfinished handshakes, members' connections and REST
+//! connections each have a room of their own, bounded in number and per holder; the time that a
+//! handshake or a request's head may take is bounded too.
 
-use crate::authority::{AuthorityError, ServerIdentity};
+mod faces;
+mod room;
+
+use crate::authority::AuthorityError;
 use crate::control::{Control, Inner};
 use crate::ledger::CommitError;
-use crate::reconcile;
 use crate::session::{Caller, service};
+use crate::{metrics, reconcile};
 use axum::Router;
 use axum::extract::Extension;
+use faces::Faces;
+use fairlead_model::Identity;
 use fairlead_rpc::GRPC_SERVER_NAME;
 use fairlead_trust::certificate::identity_of;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use rustls::RootCertStore;
-use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
-use rustls_pki_types::CertificateDer;
-use std::collections::BTreeMap;
+use room::{Place, Room};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Connections at once: every node and relay of the largest installation, and admins.
-const CONNECTIONS_MAX: usize = crate::plan::NODES_MAX + crate::plan::RELAYS_MAX + 512;
-/// Connections of one address at once: nodes behind one NAT share it.
-const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_024;
-/// TLS handshakes at once. Each costs a signature and a key exchange, 0.5 ms of a core.
-const HANDSHAKES_MAX: usize = 256;
-/// Handshakes of one address at once: a quarter of all, so that no address alone keeps members out
-/// by sending half of a hello (F-10).
-const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
+/// Unfinished handshakes at once: some 10 KiB each. A full room loses the oldest of the address
+/// that holds the most, so that half-sent hellos keep nobody out (F-10).
+const HANDSHAKES_MAX: usize = 1_024;
+/// Of one address: nodes behind one NAT come back at the same moment.
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 256;
+/// Connections of members at once: every node and relay of the largest installation, and those that
+/// overlap while a member changes its certificate.
+const MEMBERS_MAX: usize = crate::plan::NODES_MAX + crate::plan::RELAYS_MAX + 512;
+/// Of one member: its session's, a renewal's, and those that have died without a word.
+const PER_MEMBER_MAX: usize = 4;
+/// REST connections at once. They have proven nothing: their room is not the members'.
+const REST_MAX: usize = 1_024;
+/// Of one address.
+const REST_PER_ADDRESS_MAX: usize = 256;
 /// How long a TLS handshake may take.
 const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long the head of an HTTP/1.1 request may take, idle time between two requests included.
@@ -102,6 +109,9 @@ pub async fn serve(
     // Ends when serving ends for whatever reason.
     let stop = cancel.child_token();
     let _ends = stop.clone().drop_guard();
+    if let Some(metrics) = &inner.settings.metrics {
+        metrics::register(metrics, &inner);
+    }
     let mut reconcile = tokio::spawn(reconcile::run(Arc::clone(&inner), stop.clone()));
     let grpc = tonic::service::Routes::new(service(Arc::clone(&inner)))
         .prepare()
@@ -110,9 +120,11 @@ pub async fn serve(
         inner: Arc::clone(&inner),
         grpc,
         rest,
-        connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-        handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
-        addresses: Arc::default(),
+        rooms: Rooms {
+            handshakes: Room::new(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX),
+            members: Room::new(MEMBERS_MAX, PER_MEMBER_MAX),
+            rest: Room::new(REST_MAX, REST_PER_ADDRESS_MAX),
+        },
         tasks: tasks.clone(),
         stop: stop.clone(),
     };
@@ -166,204 +178,87 @@ pub async fn serve(
     result
 }
 
-/// TLS settings of the two faces.
-struct Faces {
-    grpc: Arc<ServerConfig>,
-    rest: Arc<ServerConfig>,
-}
-
-impl Faces {
-    fn new(inner: &Inner) -> Result<Self, ServeError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let identity = inner.server_identity();
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(inner.authority.ca_der().clone())
-            .map_err(ServeError::Tls)?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .build()
-            .map_err(ServeError::Verifier)?;
-        let builder = || {
-            ServerConfig::builder_with_provider(Arc::clone(&provider))
-                .with_protocol_versions(&[&rustls::version::TLS13])
-                .map_err(ServeError::Tls)
-        };
-        let grpc = builder()?.with_client_cert_verifier(verifier);
-        let rest = builder()?.with_no_client_auth();
-        Ok(Self {
-            grpc: finish(grpc, &identity, inner.authority.ca_der(), &[b"h2"])?,
-            rest: finish(rest, &identity, inner.authority.ca_der(), &[b"h2", b"http/1.1"])?,
-        })
-    }
-}
-
-/// The chain includes the CA: an enrolling host checks it against its pin.
-fn finish(
-    builder: rustls::ConfigBuilder<ServerConfig, rustls::server::WantsServerCert>,
-    identity: &ServerIdentity,
-    ca: &CertificateDer<'static>,
-    alpn: &[&[u8]],
-) -> Result<Arc<ServerConfig>, ServeError> {
-    let mut chain = identity.chain.clone();
-    chain.push(ca.clone());
-    let mut config = builder
-        .with_single_cert(chain, identity.key.clone_key())
-        .map_err(ServeError::Tls)?;
-    config.alpn_protocols = alpn.iter().map(|p| p.to_vec()).collect();
-    // No resumption: each handshake proves identity and revocation anew.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    config.max_early_data_size = 0;
-    Ok(Arc::new(config))
+/// Where connections are counted.
+#[derive(Clone)]
+struct Rooms {
+    handshakes: Arc<Room<IpAddr>>,
+    members: Arc<Room<Identity>>,
+    rest: Arc<Room<IpAddr>>,
 }
 
 struct Acceptor {
     inner: Arc<Inner>,
     grpc: Router,
     rest: Router,
-    connections: Arc<Semaphore>,
-    handshakes: Arc<Semaphore>,
-    addresses: Arc<Addresses>,
+    rooms: Rooms,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-const _: () = assert!(HANDSHAKES_PER_ADDRESS_MAX * 4 <= HANDSHAKES_MAX);
-
-/// What each address holds.
-#[derive(Default)]
-struct Addresses(Mutex<BTreeMap<IpAddr, Held>>);
-
-/// What one address holds: connections, of which some are still in their handshake.
-#[derive(Default)]
-struct Held {
-    connections: usize,
-    handshakes: usize,
-}
-
-/// One connection's place in all bounds; given back when dropped.
-struct Place {
-    _connection: OwnedSemaphorePermit,
-    address: IpAddr,
-    addresses: Arc<Addresses>,
-    is_shaken: bool,
-}
-
-impl Place {
-    /// The handshake is over: its share of the address's handshakes is free again.
-    fn shaken(&mut self) {
-        if !std::mem::replace(&mut self.is_shaken, true) {
-            self.addresses.give_back(self.address, false);
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.shaken();
-        self.addresses.give_back(self.address, true);
-    }
-}
-
-impl Addresses {
-    /// Counts one more connection in its handshake; whether the address may have it.
-    fn take(&self, address: IpAddr) -> bool {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_address = held.entry(address).or_default();
-        if of_address.connections >= CONNECTIONS_PER_ADDRESS_MAX
-            || of_address.handshakes >= HANDSHAKES_PER_ADDRESS_MAX
-        {
-            return false;
-        }
-        of_address.connections += 1;
-        of_address.handshakes += 1;
-        true
-    }
-
-    /// Gives back a connection, or else a handshake.
-    fn give_back(&self, address: IpAddr, is_connection: bool) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(of_address) = held.get_mut(&address) else {
-            return;
-        };
-        let count = if is_connection {
-            &mut of_address.connections
-        } else {
-            &mut of_address.handshakes
-        };
-        *count = count.saturating_sub(1);
-        if of_address.connections == 0 {
-            held.remove(&address);
-        }
-    }
-}
-
 impl Acceptor {
-    /// Starts a connection's task, or closes the connection where a bound is reached.
+    /// Starts a connection's task.
     fn take(&self, stream: TcpStream, peer: SocketAddr, faces: Arc<Faces>) {
-        let Some(place) = self.place(peer.ip()) else {
-            tracing::debug!(%peer, "a connection was closed: too many");
-            return;
-        };
+        let place = self.rooms.handshakes.enter(peer.ip());
         let connection = Connection {
             inner: Arc::clone(&self.inner),
             grpc: self.grpc.clone(),
             rest: self.rest.clone(),
-            handshakes: Arc::clone(&self.handshakes),
+            rooms: self.rooms.clone(),
             stop: self.stop.clone(),
             peer,
             faces,
-            place,
         };
         self.tasks.spawn(async move {
-            if let Err(reason) = connection.serve(stream).await {
+            if let Err(reason) = connection.run(stream, place).await {
                 tracing::debug!(%peer, reason, "a connection ended");
             }
         });
     }
-
-    fn place(&self, address: IpAddr) -> Option<Place> {
-        let connection = Arc::clone(&self.connections).try_acquire_owned().ok()?;
-        self.addresses.take(address).then(|| Place {
-            _connection: connection,
-            address,
-            addresses: Arc::clone(&self.addresses),
-            is_shaken: false,
-        })
-    }
 }
+
+/// Why a connection had to make room.
+const EVICTED: &str = "a newer one took its place";
 
 struct Connection {
     inner: Arc<Inner>,
     grpc: Router,
     rest: Router,
-    handshakes: Arc<Semaphore>,
+    rooms: Rooms,
     stop: CancellationToken,
     peer: SocketAddr,
     faces: Arc<Faces>,
-    place: Place,
 }
 
 impl Connection {
-    async fn serve(mut self, stream: TcpStream) -> Result<(), String> {
+    /// The handshake, then the face that it selected.
+    async fn run(self, stream: TcpStream, place: Place<IpAddr>) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
-        let handshake = async {
-            let _turn = self.handshakes.acquire().await.map_err(|e| e.to_string())?;
-            self.handshake(stream).await
-        };
         let (stream, is_grpc) = tokio::select! {
             () = self.stop.cancelled() => return Ok(()),
-            shaken = tokio::time::timeout(HANDSHAKE_WAIT_MAX, handshake) => {
+            () = place.evicted() => return Err(EVICTED.to_owned()),
+            shaken = tokio::time::timeout(HANDSHAKE_WAIT_MAX, self.handshake(stream)) => {
                 shaken.map_err(|_| "the handshake took too long".to_owned())??
             }
         };
-        self.place.shaken();
-        let router = if is_grpc {
+        drop(place);
+        if is_grpc {
             let caller = self.caller(&stream)?;
-            self.grpc.clone().layer(Extension(caller))
+            let place = self.rooms.members.enter(caller.0);
+            let router = self.grpc.clone().layer(Extension(caller));
+            self.serve(stream, router, place).await
         } else {
-            self.rest.clone().layer(Extension(PeerAddress(self.peer)))
-        };
+            let place = self.rooms.rest.enter(self.peer.ip());
+            let router = self.rest.clone().layer(Extension(PeerAddress(self.peer)));
+            self.serve(stream, router, place).await
+        }
+    }
+
+    async fn serve<Key: Ord>(
+        &self,
+        stream: TlsStream<TcpStream>,
+        router: Router,
+        place: Place<Key>,
+    ) -> Result<(), String> {
         let mut server = auto::Builder::new(TokioExecutor::new());
         server
             .http1()
@@ -380,6 +275,7 @@ impl Connection {
         tokio::pin!(connection);
         tokio::select! {
             ended = connection.as_mut() => return ended.map_err(|e| e.to_string()),
+            () = place.evicted() => return Err(EVICTED.to_owned()),
             () = self.stop.cancelled() => {}
         }
         connection.as_mut().graceful_shutdown();

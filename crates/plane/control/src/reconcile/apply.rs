@@ -32,6 +32,8 @@ pub(super) struct Apply {
     grant_keys: Keyring,
     /// The plan that is published; `None` before the first.
     plan: Option<Plan>,
+    /// What it was made of, and the grants' terms.
+    made_of: Option<(Wanted, Terms)>,
     /// The commit that it was made at; `None` to make one whatever was committed.
     planned: Option<u64>,
     /// When time alone makes a plan due.
@@ -70,6 +72,7 @@ impl Apply {
             grant_keys: Keyring::new([grant_key]).unwrap_or_default(),
             inner,
             plan: None,
+            made_of: None,
             planned: None,
             again: None,
         }
@@ -84,17 +87,38 @@ impl Apply {
     /// `seen` counts commits.
     pub(super) async fn follow(&mut self, seen: u64) -> Result<(), CommitError> {
         let now = self.inner.clock.wall();
-        if self.planned == Some(seen) && self.again.is_none_or(|at| now < at) {
+        // A clock that was set back has signed grants that have not begun.
+        let is_back = self.made_of.as_ref().is_some_and(|(before, _)| now < before.now);
+        let is_time = is_back || self.again.is_some_and(|at| now >= at);
+        if self.planned == Some(seen) && !is_time {
             return Ok(());
         }
-        self.apply(now).await?;
+        if self.planned.is_none() || is_time || !self.is_made_of(&self.inner.ledger.state(), now) {
+            self.apply(now).await?;
+        }
         self.planned = Some(seen);
         Ok(())
     }
 
+    /// Whether the plan would be made of the same again. Most commits are leases, pulses and refused
+    /// enrolments.
+    fn is_made_of(&self, state: &State, now: WallTime) -> bool {
+        let Some((before, before_terms)) = &self.made_of else {
+            return false;
+        };
+        // Time and the next number are no change in themselves.
+        let wanted = Wanted {
+            now: before.now,
+            next: before.next,
+            ..wanted(state, now)
+        };
+        wanted == *before && terms(state) == *before_terms
+    }
+
     async fn apply(&mut self, now: WallTime) -> Result<(), CommitError> {
         let turn = self.inner.ledger.turn().await?;
-        let wanted = wanted(turn.state(), now);
+        let mut wanted = wanted(turn.state(), now);
+        let terms = terms(turn.state());
         let plan = plan(&wanted);
         let documents = self.inner.published.snapshot();
         let mut writes = Writes::new(wanted.next);
@@ -117,7 +141,7 @@ impl Apply {
         self.commit(turn, writes).await?;
 
         let state = self.inner.ledger.state();
-        let (grants, renewal) = self.grants(&plan, &documents, &state, now);
+        let (grants, renewal) = self.grants(&plan, &documents, &state, terms, now);
         let next = Documents {
             relays: Arc::new(self.signed(relays)),
             nodes: Arc::new(self.signed(nodes)),
@@ -128,6 +152,9 @@ impl Apply {
             self.inner.published.publish(next);
         }
         self.again = [plan.again, renewal].into_iter().flatten().min();
+        wanted.places.clone_from(&plan.places);
+        wanted.revoked.retain(|route, _| !plan.forgotten.contains(route));
+        self.made_of = Some((wanted, terms));
         self.plan = Some(plan);
         Ok(())
     }
@@ -237,13 +264,9 @@ impl Apply {
         plan: &Plan,
         documents: &Documents,
         state: &State,
+        terms: Terms,
         now: WallTime,
     ) -> (BTreeMap<NodeId, Arc<GrantSet>>, Option<WallTime>) {
-        let settings = Settings::of(state);
-        let terms = Terms {
-            lifetime: settings.grant_lifetime,
-            lease: settings.lease,
-        };
         let mut sets: BTreeMap<NodeId, GrantSet> =
             plan.nodes.keys().map(|id| (*id, GrantSet::default())).collect();
         let mut due: Option<WallTime> = None;
@@ -346,6 +369,15 @@ impl Writes {
             Some((last, writes)) if *last == revision => writes.push(write),
             Some(_) | None => self.commits.push_back((revision, vec![write])),
         }
+    }
+}
+
+/// The grants' terms as of `state`.
+fn terms(state: &State) -> Terms {
+    let settings = Settings::of(state);
+    Terms {
+        lifetime: settings.grant_lifetime,
+        lease: settings.lease,
     }
 }
 

@@ -8,6 +8,7 @@ use fairlead_model::{BootTime, HostPort, Identity, MonoTime, NodeId, RelayId, Ro
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
 use fairlead_rpc::pb::{self, node_down, node_up, relay_down, relay_up};
 use fairlead_rpc::{GRPC_SERVER_NAME, signed};
+use fairlead_telemetry::Metrics;
 use fairlead_trust::admission::{Applied, HostBoot, Now, PolicyHead};
 use fairlead_trust::{Grant, Keyring, NodePolicy, RelayAdmission, Verified, VerifyingKey};
 use rcgen::{CertificateParams, KeyPair};
@@ -69,6 +70,7 @@ pub struct Plane {
     pub admin: Principal,
     pub clock: Arc<TestClock>,
     pub address: HostPort,
+    pub metrics: Metrics,
     cancel: CancellationToken,
     serving: JoinHandle<()>,
     runtime: Runtime,
@@ -93,6 +95,8 @@ impl Plane {
             .unwrap();
         let cancel = CancellationToken::new();
         let (opened, is_open) = tokio::sync::oneshot::channel();
+        let metrics = Metrics::new("control");
+        let its_metrics = Some(metrics.clone());
         let (dir, its_clock, its_cancel) = (dir.to_owned(), clock.clone(), cancel.clone());
         let serving = runtime.spawn(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -100,6 +104,7 @@ impl Plane {
             let address = HostPort::from_ip(address.ip(), address.port());
             let settings = ControlSettings {
                 lab,
+                metrics: its_metrics,
                 ..ControlSettings::new(dir.clone(), address.clone())
             };
             let control = Control::open(settings, its_clock).await.unwrap();
@@ -117,6 +122,7 @@ impl Plane {
             admin,
             clock,
             address,
+            metrics,
             cancel,
             serving,
             runtime,

@@ -101,6 +101,14 @@ async fn from_enrolment_to_revocation() {
         .await;
     let view = plane.control.link("db").await.unwrap();
     assert_eq!(view.relays.len(), 2);
+    let metrics = plane.metrics.encode();
+    for line in [
+        "fairlead_relays_ready 2",
+        "fairlead_nodes 2",
+        "fairlead_links_ready 1",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line} is not in\n{metrics}");
+    }
     assert!(
         view.placement_reason.contains("spread 2 over 2 ready relays"),
         "{}",

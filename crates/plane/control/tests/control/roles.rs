@@ -200,3 +200,36 @@ async fn the_newest_session_counts() {
     while let Ok(Some(_)) = first.message().await {}
     plane.stop().await;
 }
+
+/// F-10: half-sent hellos from many addresses keep no member out.
+#[tokio::test]
+async fn f10_half_handshakes_keep_nobody_out() {
+    use tokio::io::AsyncWriteExt;
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let member = plane.node("alpha").await;
+    let target = plane.address.as_socket_addr().unwrap();
+    let mut stalled = Vec::new();
+    for host in 2..8 {
+        for _ in 0..64 {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(([127, 0, 0, host], 0).into()).unwrap();
+            let mut stream = socket.connect(target).await.unwrap();
+            // A record's head, and no record.
+            stream.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+            stalled.push(stream);
+        }
+    }
+    let began = std::time::Instant::now();
+    let mut client = member.client(&plane).await;
+    let (request, _open) = once(node_hello(&plane));
+    let mut downs = client.node_session(request).await.unwrap().into_inner();
+    assert!(downs.message().await.unwrap().is_some());
+    assert!(
+        began.elapsed() < std::time::Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    drop(stalled);
+    plane.stop().await;
+}
