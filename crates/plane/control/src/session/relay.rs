@@ -249,9 +249,11 @@ impl Task {
 
     /// Whether the worker reported that it holds this policy.
     fn holds(&self, policy: &Verified<RelayPolicy>) -> bool {
-        self.reported(|s| s.applied).flatten().is_some_and(|a| {
-            a.epoch == policy.epoch && a.revision == policy.revision && a.root == policy.root()
-        })
+        self.reported(|s| s.applied)
+            .unwrap_or(self.said)
+            .is_some_and(|a| {
+                a.epoch == policy.epoch && a.revision == policy.revision && a.root == policy.root()
+            })
     }
 
     fn reported<T>(&self, of: impl FnOnce(&RelayReport) -> T) -> Option<T> {

@@ -29,8 +29,11 @@ async fn go_on(graceful: bool) {
             c.link("db").await.unwrap().state == LinkState::Ready
         })
         .await;
-    relay
-        .until("its grant is admitted", |v| v.admission.head().is_some())
+    plane
+        .until("all hold what is signed", async |c| {
+            c.relays().await.iter().all(|r| r.policy.is_current())
+                && c.nodes().await.iter().all(|n| n.policy.is_current())
+        })
         .await;
     let before = plane.control.status().await;
     let clock = Arc::clone(&plane.clock);
