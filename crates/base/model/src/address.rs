@@ -86,6 +86,23 @@ impl HostPort {
         }
     }
 
+    /// Parses the control plane's address as people have it at hand: what [`HostPort::parse`] takes,
+    /// port 8443 where none is written, or its URL.
+    ///
+    /// # Errors
+    /// Names the text and what is allowed.
+    pub fn parse_control(text: &str) -> Result<Self, AddressError> {
+        let address = text
+            .strip_prefix("https://")
+            .map_or(text, |rest| rest.trim_end_matches('/'));
+        Self::parse(address, Some(CONTROL_PORT)).map_err(|e| AddressError {
+            text: text.chars().take(128).collect(),
+            what: "the control plane's address",
+            allowed: "host, host:port, [v6]:port or https://host:port",
+            ..e
+        })
+    }
+
     /// Parses `host`, `host:port`, `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`; a missing port is
     /// `default_port`, and with no default it is an error. A bare IPv6 literal has no port: its
     /// last group is never taken for one.
@@ -313,6 +330,22 @@ mod tests {
         ] {
             let error = HostPort::parse(text, default).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_control_planes_address_may_be_its_url() {
+        for (text, want) in [
+            ("https://127.0.0.1:8443", "127.0.0.1:8443"),
+            ("https://[::1]:8443/", "[::1]:8443"),
+            ("https://control.example", "control.example:8443"),
+            ("control.example", "control.example:8443"),
+        ] {
+            assert_eq!(HostPort::parse_control(text).unwrap().to_string(), want, "{text}");
+        }
+        for bad in ["http://a:1", "https://", "https://a/b", ""] {
+            let error = HostPort::parse_control(bad).unwrap_err().to_string();
+            assert!(error.contains("control plane's address"), "{bad}: {error}");
         }
     }
 

@@ -13,7 +13,6 @@ use fairlead_host::member::CaPin;
 use fairlead_host::rng::Token;
 use fairlead_host::{SystemClock, secret};
 use fairlead_model::HostPort;
-use fairlead_model::address::CONTROL_PORT;
 use fairlead_telemetry::chain;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -108,7 +107,7 @@ pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
         }
     };
     let mut faults = Faults::default();
-    let control = faults.take("--control", HostPort::parse(&control, Some(CONTROL_PORT)));
+    let control = faults.take("--control", HostPort::parse_control(&control));
     let cas = faults.take("--ca-file", ca(&ca_file).map_err(|e| chain(&e)));
     let token = faults.take(
         "--token-file",
@@ -190,7 +189,7 @@ pub(crate) async fn login(flags: &Login) -> Result<(), Failure> {
     let control = connection
         .control
         .as_ref()
-        .and_then(|text| faults.take("--control", HostPort::parse(text, Some(CONTROL_PORT))));
+        .and_then(|text| faults.take("--control", HostPort::parse_control(text)));
     let pin: Option<CaPin> = flags
         .ca_pin
         .as_ref()

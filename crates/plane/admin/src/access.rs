@@ -25,9 +25,16 @@ pub(crate) struct Access {
 const TOKEN_LEN_MAX: usize = 256;
 
 impl Access {
-    /// Refuses an address that has failed too often.
-    pub(crate) fn check(&self, address: IpAddr) -> Result<(), Refused> {
-        let Some(wait) = self.failures().wait(address, Instant::now()) else {
+    /// Counts a failed login. Only failures are ever held back: a secret has 256 bits, so there is
+    /// nothing to guess, and whoever shares an admin's address cannot keep the admin out.
+    ///
+    /// # Errors
+    /// The address has failed too often: it is told when to try again, nothing more.
+    pub(crate) fn failed(&self, address: IpAddr) -> Result<(), Refused> {
+        let mut failures = self.failures();
+        let now = Instant::now();
+        let Some(wait) = failures.wait(address, now) else {
+            failures.failed(address, now);
             return Ok(());
         };
         let seconds = wait.as_secs().max(1);
@@ -37,11 +44,6 @@ impl Access {
         )
         .with_detail(RETRY_AFTER_DETAIL, seconds)
         .into())
-    }
-
-    /// Counts a failed login.
-    pub(crate) fn failed(&self, address: IpAddr) {
-        self.failures().failed(address, Instant::now());
     }
 
     fn failures(&self) -> MutexGuard<'_, FailureLimit> {
@@ -68,7 +70,6 @@ pub(crate) async fn authorise(
     next: Next,
 ) -> Result<Response, Refused> {
     let address = address_of(peer);
-    admin.access.check(address)?;
     let Some(token) = bearer(request.headers()) else {
         return Err(Refused::new(
             ApiCode::Unauthenticated,
@@ -79,7 +80,7 @@ pub(crate) async fn authorise(
         Ok(principal) => principal,
         Err(error) => {
             if error.code == ApiCode::Unauthenticated {
-                admin.access.failed(address);
+                admin.access.failed(address)?;
             }
             return Err(error.into());
         }

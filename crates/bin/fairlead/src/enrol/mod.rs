@@ -97,10 +97,7 @@ fn check_member(
     listen: Option<SocketAddr>,
     faults: &mut Faults,
 ) -> Option<Request> {
-    let control = faults.take(
-        "--control",
-        HostPort::parse(&member.control, Some(fairlead_model::address::CONTROL_PORT)),
-    );
+    let control = faults.take("--control", HostPort::parse_control(&member.control));
     let pin = faults.parse("--ca-pin", &member.ca_pin);
     if member.dir.file_name().is_none() {
         faults.add("--dir", "is not a folder's name");

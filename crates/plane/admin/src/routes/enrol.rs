@@ -24,12 +24,11 @@ pub(super) async fn enrol(
     Body(request): Body<EnrolRequest>,
 ) -> Answer<EnrolResponse> {
     let address = address_of(peer);
-    admin.access.check(address)?;
     match admin.control.enrol(request.into(), address).await {
         Ok(enrolled) => Ok(Json(enrolled.into())),
         Err(error) => {
             if error.code == ApiCode::TokenUnknown {
-                admin.access.failed(address);
+                admin.access.failed(address)?;
             }
             Err(error.into())
         }

@@ -133,8 +133,8 @@ async fn failed_logins_are_limited_by_address() {
         .parse()
         .unwrap();
     assert!((1..=3).contains(&seconds), "{seconds}");
-    // Else the limit would tell a right guess from a wrong one.
-    assert_eq!(subject.send_from(guesser, right()).await.code(), "RATE_LIMITED");
+    // Whoever shares the guesser's address, an admin on the same host say, is not kept out.
+    assert_eq!(subject.send_from(guesser, right()).await.status, StatusCode::OK);
     assert_eq!(subject.send_from(other, right()).await.status, StatusCode::OK);
     let health = request(Method::GET, "/healthz", None, None);
     assert_eq!(subject.send_from(guesser, health).await.status, StatusCode::OK);

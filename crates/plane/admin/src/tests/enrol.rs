@@ -131,6 +131,10 @@ async fn only_unknown_tokens_count_as_guesses() {
         enrol(&subject, peer, &body("guess", "node", "aa")).await.code(),
         "RATE_LIMITED"
     );
+    // A right token from the same address still enrols.
+    let token = issued(&subject, "beta").await;
+    let answer = enrol(&subject, peer, &body(&token, "node", "ab")).await;
+    assert!(answer.status.is_success(), "{answer:?}");
     assert_eq!(
         enrol(&subject, "198.51.100.8:1", &body("guess", "node", "aa"))
             .await
