@@ -216,3 +216,32 @@ fn reach(reach: pb::RelayReach) -> Reach {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Control, ControlSettings};
+    use fairlead_host::SystemClock;
+
+    /// Between a restart and its first plan nothing is sent: an empty set of grants would take away
+    /// those that the node holds.
+    #[tokio::test]
+    async fn nothing_is_sent_before_the_first_plan() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = ControlSettings::new(dir.path().to_owned(), "127.0.0.1:8443".parse().unwrap());
+        let control = Control::open(settings, Arc::new(SystemClock::new()))
+            .await
+            .unwrap();
+        let (down, mut sent) = mpsc::channel(4);
+        let mut task = Task {
+            inner: Arc::clone(&control.0),
+            id: NodeId::from_bytes([1; 16]),
+            down,
+            policy: None,
+            grants: None,
+            held: None,
+        };
+        task.follow().await.unwrap();
+        assert!(sent.try_recv().is_err());
+    }
+}

@@ -630,6 +630,10 @@ async fn node_task(
                         .map(|g| signed::open_grant(&keys, g).unwrap())
                         .map(|g| (g.route, g))
                         .collect();
+                    // What a policy lets it open, it can open.
+                    let consumed = v.policy.iter().flat_map(|p| &p.consumptions);
+                    let missing: Vec<_> = consumed.filter(|c| !v.grants.contains_key(&c.route)).collect();
+                    assert!(missing.is_empty(), "{missing:?} have no grant");
                 }),
                 node_down::Body::Welcome(_) | node_down::Body::TrustBundle(_) => {}
             },
