@@ -42,6 +42,12 @@ const REPLY_LEN: usize = 1 + 8;
 pub struct PairSecret([u8; 32]);
 
 impl PairSecret {
+    /// A secret that two ends have got otherwise, in a simulation say.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The secret itself.
     #[must_use]
     pub const fn expose(&self) -> &[u8; 32] {

@@ -1,7 +1,7 @@
 //! Associations that consumers have made with this daemon.
 
 use crate::association::FORGET_AFTER;
-use fairlead_model::{AssociationId, BootCounter, MonoTime, NodeId, StreamNumber};
+use fairlead_model::{AssociationId, BootCounter, MonoTime, NodeId, RelayId, StreamNumber};
 use fairlead_stream::NumberWindow;
 use fairlead_transport::PairSecret;
 use std::collections::BTreeMap;
@@ -10,8 +10,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Most associations of one consumer: the one in use, its predecessor, and room for a consumer
-/// that restarts over and over. The oldest gives way.
+/// that restarts over and over. The oldest gives way to one that has proved the consumer's key,
+/// never to a relay's mere claim.
 const PER_CONSUMER_MAX: usize = 8;
+/// Most handshakes in one consumer's name through one relay: a relay that makes them up keeps no
+/// other relay's out.
+const PENDING_PER_RELAY_MAX: usize = 4;
 /// Most associations in all, handshakes included: each costs about 1 KiB.
 const TOTAL_MAX: usize = 16 * 1024;
 
@@ -36,8 +40,8 @@ pub(crate) struct AcceptedAssociations {
 
 #[derive(Debug)]
 enum Entry {
-    /// A handshake runs; the sender is dropped when it has ended, well or not.
-    Pending(watch::Receiver<()>),
+    /// A handshake runs through a relay; the sender is dropped when it has ended, well or not.
+    Pending(RelayId, watch::Receiver<()>),
     Ready(Arc<AcceptedAssociation>),
 }
 
@@ -84,16 +88,22 @@ impl AcceptedAssociation {
 }
 
 impl AcceptedAssociations {
-    /// Begins a handshake; `None` if the table is full or the id is in use.
-    pub(crate) fn begin(&self, consumer: NodeId, association: AssociationId) -> Option<Slot> {
+    /// Begins a handshake that `relay` says `consumer` wants; `None` if the table is full, the id is
+    /// in use, or that relay has too many under way in the consumer's name.
+    pub(crate) fn begin(&self, relay: RelayId, consumer: NodeId, association: AssociationId) -> Option<Slot> {
         let key = (consumer, association);
         let mut entries = self.lock();
         if entries.len() >= TOTAL_MAX || entries.contains_key(&key) {
             return None;
         }
-        make_room(&mut entries, consumer)?;
+        let through_relay = of_consumer(&entries, consumer)
+            .filter(|(_, entry)| matches!(entry, Entry::Pending(through, _) if *through == relay))
+            .count();
+        if through_relay >= PENDING_PER_RELAY_MAX {
+            return None;
+        }
         let (done, pending) = watch::channel(());
-        entries.insert(key, Entry::Pending(pending));
+        entries.insert(key, Entry::Pending(relay, pending));
         drop(entries);
         Some(Slot {
             table: self.clone(),
@@ -115,13 +125,13 @@ impl AcceptedAssociations {
         let key = (consumer, association);
         let mut pending = match self.lock().get(&key)? {
             Entry::Ready(association) => return fresh(association, now),
-            Entry::Pending(pending) => pending.clone(),
+            Entry::Pending(_, pending) => pending.clone(),
         };
         // An error is the sender's end: the handshake is over.
         let _ = tokio::time::timeout(wait, pending.changed()).await;
         match self.lock().get(&key)? {
             Entry::Ready(association) => fresh(association, now),
-            Entry::Pending(_) => None,
+            Entry::Pending(..) => None,
         }
     }
 
@@ -130,23 +140,26 @@ impl AcceptedAssociations {
     }
 }
 
-/// Lets the consumer's oldest association go if it has too many; `None` if all are handshakes.
-fn make_room(entries: &mut BTreeMap<Key, Entry>, consumer: NodeId) -> Option<()> {
+/// Everything in one consumer's name.
+fn of_consumer(entries: &BTreeMap<Key, Entry>, consumer: NodeId) -> impl Iterator<Item = (&Key, &Entry)> {
     let first = (consumer, AssociationId::from_bytes([0; 16]));
     let last = (consumer, AssociationId::from_bytes([0xff; 16]));
-    if entries.range(first..=last).count() < PER_CONSUMER_MAX {
-        return Some(());
-    }
-    let oldest = entries
-        .range(first..=last)
+    entries.range(first..=last)
+}
+
+/// Lets the consumer's oldest association go if there is no room for one more.
+fn make_room(entries: &mut BTreeMap<Key, Entry>, consumer: NodeId) {
+    let made: Vec<(MonoTime, Key)> = of_consumer(entries, consumer)
         .filter_map(|(key, entry)| match entry {
             Entry::Ready(association) => Some((association.made, *key)),
-            Entry::Pending(_) => None,
+            Entry::Pending(..) => None,
         })
-        .min()?
-        .1;
-    entries.remove(&oldest);
-    Some(())
+        .collect();
+    if made.len() >= PER_CONSUMER_MAX
+        && let Some((_, oldest)) = made.iter().min()
+    {
+        entries.remove(oldest);
+    }
 }
 
 fn fresh(association: &Arc<AcceptedAssociation>, now: MonoTime) -> Option<Arc<AcceptedAssociation>> {
@@ -163,16 +176,16 @@ impl Slot {
             made: now,
             numbers: Mutex::new(NumberWindow::new()),
         };
-        self.table
-            .lock()
-            .insert(self.key, Entry::Ready(Arc::new(association)));
+        let mut entries = self.table.lock();
+        make_room(&mut entries, self.key.0);
+        entries.insert(self.key, Entry::Ready(Arc::new(association)));
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut entries = self.table.lock();
-        if matches!(entries.get(&self.key), Some(Entry::Pending(_))) {
+        if matches!(entries.get(&self.key), Some(Entry::Pending(..))) {
             entries.remove(&self.key);
         }
     }
@@ -190,6 +203,10 @@ mod tests {
         AssociationId::from_bytes([n; 16])
     }
 
+    fn relay(n: u8) -> RelayId {
+        RelayId::from_bytes([n; 16])
+    }
+
     const WAIT: Duration = Duration::from_secs(5);
 
     /// An open that overtakes its association's handshake waits for it; one whose handshake fails
@@ -197,8 +214,11 @@ mod tests {
     #[tokio::test]
     async fn a_handshake_is_awaited_and_its_failure_is_told() {
         let table = AcceptedAssociations::default();
-        let slot = table.begin(node(1), association(1)).unwrap();
-        assert!(table.begin(node(1), association(1)).is_none(), "the id is in use");
+        let slot = table.begin(relay(1), node(1), association(1)).unwrap();
+        assert!(
+            table.begin(relay(1), node(1), association(1)).is_none(),
+            "the id is in use"
+        );
         let started = std::time::Instant::now();
         let (found, ()) = tokio::join!(table.find(node(1), association(1), MonoTime(0), WAIT), async {
             tokio::task::yield_now().await;
@@ -207,24 +227,46 @@ mod tests {
         assert!(found.is_none());
         assert!(started.elapsed() < WAIT);
         assert!(
-            table.begin(node(1), association(1)).is_some(),
+            table.begin(relay(1), node(1), association(1)).is_some(),
             "the place is free again"
         );
     }
 
+    /// A relay that makes up handshakes in a consumer's name keeps no other relay's out, and costs
+    /// the consumer no association that it has.
     #[test]
-    fn one_consumer_cannot_fill_the_table() {
+    fn a_relays_claims_cost_the_consumer_nothing() {
         let table = AcceptedAssociations::default();
-        let slots: Vec<_> = (0..PER_CONSUMER_MAX)
-            .map(|n| {
-                table
-                    .begin(node(1), association(u8::try_from(n).unwrap()))
-                    .unwrap()
-            })
+        for n in 0..u8::try_from(PER_CONSUMER_MAX).unwrap() {
+            let slot = table.begin(relay(1), node(1), association(n)).unwrap();
+            slot.fill(
+                PairSecret::from_bytes([n; 32]),
+                BootCounter(1),
+                MonoTime(u64::from(n)),
+            );
+        }
+        let made_up: Vec<_> = (100..200)
+            .filter_map(|n| table.begin(relay(6), node(1), association(n)))
             .collect();
-        assert!(table.begin(node(1), association(0xee)).is_none());
-        assert!(table.begin(node(2), association(0xee)).is_some());
-        drop(slots);
-        assert!(table.begin(node(1), association(0xee)).is_some());
+        assert_eq!(made_up.len(), PENDING_PER_RELAY_MAX);
+        for n in 0..u8::try_from(PER_CONSUMER_MAX).unwrap() {
+            let entries = table.lock();
+            assert!(
+                matches!(entries.get(&(node(1), association(n))), Some(Entry::Ready(_))),
+                "{n}"
+            );
+        }
+        // A proved one takes the oldest one's place.
+        let slot = table.begin(relay(1), node(1), association(0xee)).unwrap();
+        slot.fill(PairSecret::from_bytes([9; 32]), BootCounter(1), MonoTime(99));
+        let entries = table.lock();
+        assert!(entries.get(&(node(1), association(0))).is_none());
+        assert!(matches!(
+            entries.get(&(node(1), association(1))),
+            Some(Entry::Ready(_))
+        ));
+        drop(entries);
+        drop(made_up);
+        assert!(table.begin(relay(6), node(1), association(0xef)).is_some());
     }
 }

@@ -52,7 +52,7 @@ impl Publisher {
     ) {
         match tokio::time::timeout(INCOMING_WAIT_MAX, leg.recv.read_frame()).await {
             Ok(Ok(Some(Frame::Incoming(incoming)))) => match incoming.kind {
-                LegKind::Pair => self.pair(leg, incoming, pending).await,
+                LegKind::Pair => self.pair(leg, relay, incoming, pending).await,
                 LegKind::Stream => self.stream(leg, relay, incoming, pending).await,
             },
             Ok(Ok(Some(frame))) => {
@@ -69,12 +69,12 @@ impl Publisher {
     }
 
     /// The association's handshake.
-    async fn pair(&self, mut leg: Leg, incoming: Incoming, _pending: OwnedSemaphorePermit) {
+    async fn pair(&self, mut leg: Leg, relay: RelayId, incoming: Incoming, _pending: OwnedSemaphorePermit) {
         let (consumer, role) = (incoming.consumer, StreamRole::Publisher);
         if !self.view.borrow().has_consumer(consumer) {
             return refuse(leg, RefusalCode::UnknownEndpoint).await;
         }
-        let Some(slot) = self.accepted.begin(consumer, incoming.association) else {
+        let Some(slot) = self.accepted.begin(relay, consumer, incoming.association) else {
             return refuse(leg, RefusalCode::TooMany).await;
         };
         if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
