@@ -239,7 +239,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Waits until every member that runs and every link is ready.
+    /// Waits until every member that this pool runs, and every link between them, is ready. What an
+    /// admin added beside them may be waiting for a host that nobody has turned on.
     async fn ready(&self, client: &RestClient) -> Result<(), UpError> {
         let began = Instant::now();
         loop {
@@ -268,6 +269,7 @@ impl Builder<'_> {
         let links: json::List<json::Link> = client.get("/v1/links").await?;
         let mine = self.plan.relay_names();
         let relays = relays.items.iter().filter(|r| mine.contains(&r.name));
+        let runs = |node: &str| node == CONSUMER || node == PUBLISHER;
         let mut waiting: Vec<String> = relays
             .filter(|r| r.state != "ready")
             .map(|r| format!("relay {}: {} {}", r.name, r.state, r.state_reason))
@@ -276,14 +278,14 @@ impl Builder<'_> {
             nodes
                 .items
                 .iter()
-                .filter(|n| n.state != "ready")
+                .filter(|n| runs(&n.name) && n.state != "ready")
                 .map(|n| format!("node {}: {} {}", n.name, n.state, n.state_reason)),
         );
         waiting.extend(
             links
                 .items
                 .iter()
-                .filter(|l| l.state != "ready")
+                .filter(|l| runs(&l.from.name) && runs(&l.to.name) && l.state != "ready")
                 .map(|l| format!("link {}: {} {}", l.name, l.state, l.waiting_for.join("; "))),
         );
         Ok(waiting)
