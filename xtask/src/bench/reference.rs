@@ -135,6 +135,8 @@ pub(super) fn run(part: Part, folder: &Path, target: Option<SocketAddr>) -> Resu
 fn transport() -> Arc<quinn::TransportConfig> {
     let mut transport = quinn::TransportConfig::default();
     transport.max_concurrent_bidi_streams(VarInt::from_u32(STREAMS));
+    // It waits while the other subjects are measured, longer than quinn's idle timeout of 30 s.
+    transport.keep_alive_interval(Some(Duration::from_secs(5)));
     Arc::new(transport)
 }
 
