@@ -11,6 +11,7 @@ pub mod exit;
 pub mod faults;
 mod ports;
 mod profile;
+mod prompt;
 mod rest;
 mod run;
 pub mod settings;

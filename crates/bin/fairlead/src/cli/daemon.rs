@@ -127,9 +127,9 @@ pub struct EnrolRelay {
     /// Flags of both roles.
     #[command(flatten)]
     pub member: EnrolMember,
-    /// Where the relay's worker will listen (UDP)
-    #[arg(long, value_name = "IP:PORT", default_value = "[::]:9443")]
-    pub listen: String,
+    /// Where the relay's worker will listen (UDP) [default: [::] and the port of the relay's address]
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<String>,
 }
 
 /// `enrol node`.

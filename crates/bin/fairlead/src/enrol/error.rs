@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Failing};
 use crate::rest::RestError;
+use fairlead_host::LockError;
 use fairlead_host::file::FileError;
 use fairlead_host::member::MemberError;
 use std::io;
@@ -27,6 +28,14 @@ pub(crate) enum EnrolError {
         #[source]
         source: io::Error,
     },
+    /// The folder beside it, where the member's folder is built.
+    #[error(
+        "--dir cannot be used, and the token was not spent: its parent must be writable (any other --dir will do)"
+    )]
+    Staging(#[source] FileError),
+    /// Somebody else enrols into it.
+    #[error("another enrolment into this --dir is running")]
+    Running(#[source] LockError),
     /// The token cannot be read.
     #[error("--token-file {file} cannot be read")]
     TokenInput {
@@ -60,9 +69,13 @@ impl Failing for EnrolError {
             Self::AlreadyEnrolled { .. } => Exit::Refused,
             Self::NotEmpty(_) | Self::TokenInput { .. } | Self::TokenMissing => Exit::Usage,
             Self::Rest(error) => error.exit(),
-            Self::Folder { .. } | Self::Host(_) | Self::Key(_) | Self::Answer(_) | Self::Files(_) => {
-                Exit::Failed
-            }
+            Self::Running(_) => Exit::Conflict,
+            Self::Folder { .. }
+            | Self::Staging(_)
+            | Self::Host(_)
+            | Self::Key(_)
+            | Self::Answer(_)
+            | Self::Files(_) => Exit::Failed,
         }
     }
 }

@@ -12,8 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use std::fmt::Display;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 /// All that a member's folder is made of.
 pub(super) struct Material<'a> {
@@ -60,31 +60,14 @@ const fn role_of(config: &MemberConfig) -> &'static str {
     }
 }
 
-/// Writes the folder beside its place, then moves it there.
-pub(super) fn install(dir: &Path, material: &Material<'_>) -> Result<(), EnrolError> {
+/// Checks the answer and writes the member's files below `dir`, `member.json` last.
+pub(super) fn write(dir: &Path, material: &Material<'_>) -> Result<(), EnrolError> {
     let (config, trust) = check(material)?;
-    let failed = |what, source| EnrolError::Folder {
-        dir: dir.to_owned(),
-        what,
-        source,
-    };
-    let parent = match dir.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        Some(_) | None => PathBuf::from("."),
-    };
-    fs::create_dir_all(&parent).map_err(|e| failed("its parent cannot be made", e))?;
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let staged = Staged(parent.join(format!(".{name}.enrol-{}", std::process::id())));
-    let folder = MemberFolder::new(staged.0.clone());
-    write(&folder, &config, &trust, material).map_err(EnrolError::Files)?;
-    // rename(2) replaces an empty directory.
-    fs::rename(&staged.0, dir).map_err(|e| failed("it cannot be put in place", e))?;
-    fs::File::open(&parent)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|e| failed("its parent cannot be synced", e))
+    let folder = MemberFolder::new(dir.to_owned());
+    write_files(&folder, &config, &trust, material).map_err(EnrolError::Files)
 }
 
-fn write(
+fn write_files(
     folder: &MemberFolder,
     config: &MemberConfig,
     trust: &TrustBundle,
@@ -98,15 +81,6 @@ fn write(
     )?;
     folder.save_trust(trust)?;
     folder.save(config)
-}
-
-/// A folder that is removed unless it was moved away.
-struct Staged(PathBuf);
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn bad(field: &str, why: impl Display) -> EnrolError {
@@ -142,10 +116,18 @@ fn check(material: &Material<'_>) -> Result<(MemberConfig, TrustBundle), EnrolEr
         return Err(bad("ca_pem", "not the pinned CA"));
     }
     let advertised_address = match (material.role, &response.advertised_address) {
-        (Role::Relay, Some(text)) => Some(text.parse().map_err(|e| bad("advertised_address", e))?),
+        (Role::Relay, Some(text)) => {
+            let address: HostPort = text.parse().map_err(|e| bad("advertised_address", e))?;
+            Some(address)
+        }
         (Role::Relay, None) => return Err(bad("advertised_address", "is missing")),
         (Role::Node, _) => None,
     };
+    // Where nodes come to is where the worker listens, unless something forwards between them.
+    let listen = material.listen.or_else(|| {
+        let port = advertised_address.as_ref()?.port();
+        Some(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
+    });
     let config = MemberConfig {
         role,
         name,
@@ -154,7 +136,7 @@ fn check(material: &Material<'_>) -> Result<(MemberConfig, TrustBundle), EnrolEr
         ca_pin: material.pin,
         grpc_server_name: response.grpc_server_name.clone(),
         advertised_address,
-        listen: material.listen,
+        listen,
     };
     check_certificate(&config, material)?;
     Ok((config, trust(response)?))
@@ -211,14 +193,5 @@ mod tests {
             check_place(dir.path()),
             Err(EnrolError::AlreadyEnrolled { .. })
         ));
-    }
-
-    #[test]
-    fn a_staged_folder_goes_away_unless_moved() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(".x");
-        fs::create_dir(&path).unwrap();
-        drop(Staged(path.clone()));
-        assert!(!path.exists());
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! The key is made here and stays here; only a signing request travels, over TLS whose CA is
 //! pinned. The member's folder is built beside its place and moved there in one step, so that
-//! whatever fails leaves nothing behind.
+//! whatever fails leaves nothing behind. Only where the control plane may have taken the token is
+//! the key kept there: the same command with the same token then goes on with it.
 
 mod error;
 mod install;
+mod staging;
 
 use crate::cli::daemon::{Enrol, EnrolMember};
 use crate::exit::Failure;
 use crate::faults::{Faults, SettingsError};
+use crate::prompt;
 use crate::rest::{RestClient, RestError};
 use crate::table;
 use crate::tls::{Anchor, ControlVerifier};
@@ -18,9 +21,10 @@ use fairlead_admin::json::{EnrolRequest, EnrolResponse};
 use fairlead_host::member::CaPin;
 use fairlead_host::rng::Token;
 use fairlead_host::{Clock, SystemClock};
-use fairlead_model::{HostPort, ListenAddress};
+use fairlead_model::{ApiCode, HostPort, ListenAddress};
 use install::Material;
-use std::io::Read;
+use staging::Staging;
+use std::io::{IsTerminal, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +49,7 @@ struct Request {
     dir: PathBuf,
     token_file: String,
     host_key_file: PathBuf,
-    /// Relays only.
+    /// Relays only; without one, every address and the port of the advertised address.
     listen: Option<SocketAddr>,
 }
 
@@ -62,6 +66,14 @@ impl Role {
             Self::Node => "node",
         }
     }
+
+    /// The daemon that a member of this role runs.
+    const fn daemon(self) -> &'static str {
+        match self {
+            Self::Relay => "supervisor",
+            Self::Node => "node",
+        }
+    }
 }
 
 /// Enrols this host.
@@ -69,11 +81,12 @@ pub(crate) async fn run(flags: &Enrol) -> Result<(), Failure> {
     let request = check(flags)?;
     let enrolled = enrol(&request).await?;
     table::line(&format!(
-        "enrolled as {} {} ({}) in {}",
+        "enrolled as {} {} ({}) in {dir}\nnext: fairlead run {} --dir {dir}",
         request.role.as_str(),
         enrolled.name,
         enrolled.id,
-        request.dir.display()
+        request.role.daemon(),
+        dir = request.dir.display()
     ));
     Ok(())
 }
@@ -82,7 +95,8 @@ fn check(flags: &Enrol) -> Result<Request, SettingsError> {
     let mut faults = Faults::default();
     let (role, member, listen) = match flags {
         Enrol::Relay(relay) => {
-            let listen: Option<ListenAddress> = faults.parse("--listen", &relay.listen);
+            let listen: Option<ListenAddress> =
+                relay.listen.as_ref().and_then(|l| faults.parse("--listen", l));
             (Role::Relay, &relay.member, listen.map(|l| l.0))
         }
         Enrol::Node(node) => (Role::Node, &node.member, None),
@@ -123,18 +137,38 @@ fn host_key_file() -> PathBuf {
 }
 
 async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
+    // Everything that may fail on this host comes before the token is spent.
     install::check_place(&request.dir)?;
+    let mut staging = Staging::open(&request.dir)?;
     let token = read_token(&request.token_file)?;
+    let result = spend(request, &token, &mut staging).await;
+    if let Err(error) = &result {
+        match error {
+            // The token was spent with another key than the one kept here.
+            EnrolError::Rest(RestError::Api {
+                code: ApiCode::TokenUsed | ApiCode::TokenOtherHost,
+                ..
+            }) => staging.forget(),
+            _ if staging.is_kept() => eprintln!(
+                "fairlead: {} keeps what was begun: the same command with the same token goes on with it",
+                staging.path().display()
+            ),
+            _ => {}
+        }
+    }
+    result
+}
+
+async fn spend(request: &Request, token: &Token, staging: &mut Staging) -> Result<EnrolResponse, EnrolError> {
     if let Some(parent) = request.host_key_file.parent().filter(|p| !p.exists()) {
         fairlead_host::file::make_folder(parent, HOST_FOLDER_MODE).map_err(EnrolError::Host)?;
     }
     let fingerprint = fairlead_host::fingerprint(&request.host_key_file).map_err(EnrolError::Host)?;
-    let unmade = |e: rcgen::Error| EnrolError::Key(e.to_string());
-    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(unmade)?;
+    let key = staging.key()?;
     let csr_pem = rcgen::CertificateParams::default()
         .serialize_request(&key)
         .and_then(|csr| csr.pem())
-        .map_err(unmade)?;
+        .map_err(|e| EnrolError::Key(e.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let verifier = ControlVerifier::new(Anchor::Pin(request.pin), clock.clone());
     let client = RestClient::new(request.control.clone(), verifier, None)?;
@@ -147,7 +181,17 @@ async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
         wall_clock: table::time_exact(clock.wall()),
         listen: request.listen.map(|l| l.to_string()),
     };
-    let response = post(&client, &body).await?;
+    let response = match post(&client, &body).await {
+        Ok(response) => response,
+        Err(error) => {
+            // It may have arrived, and its answer got lost.
+            if !matches!(error, RestError::Api { .. }) && matches!(client.verifier().outcome(), Some(Ok(_))) {
+                staging.keep();
+            }
+            return Err(error.into());
+        }
+    };
+    staging.keep();
     let seen = client
         .verifier()
         .outcome()
@@ -162,7 +206,8 @@ async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
         response: &response,
         seen: &seen,
     };
-    install::install(&request.dir, &material)?;
+    install::write(staging.path(), &material)?;
+    staging.put_in_place()?;
     Ok(response)
 }
 
@@ -192,10 +237,13 @@ fn read_token(file: &str) -> Result<Token, EnrolError> {
         .ok_or(EnrolError::TokenMissing)
 }
 
-/// A token from a file, or from standard input for `-`; `None` if there is none in it.
+/// A token from a file, or from standard input for `-`, asked for on a terminal; `None` if there is
+/// none in it.
 pub(crate) fn read_secret(file: &str) -> std::io::Result<Option<Token>> {
     let mut text = zeroize::Zeroizing::new(String::new());
-    if file == "-" {
+    if file == "-" && std::io::stdin().is_terminal() {
+        text = prompt::secret("Token: ")?;
+    } else if file == "-" {
         std::io::stdin()
             .lock()
             .take(TOKEN_INPUT_LEN_MAX)
