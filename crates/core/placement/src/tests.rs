@@ -1,3 +1,5 @@
+//! Vectors of the hash, and placements over many sets of relays.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Sessions take each other's place, probes find their prober, witnesses are counted.
+
 use super::*;
 
 fn relay(n: u8) -> RelayId {

@@ -1,3 +1,5 @@
+//! What is signed: the same bytes for the same number, nothing that does not open.
+
 use super::*;
 use fairlead_model::{EndpointId, Generation, LeaderTerm, PolicyEpoch, WallTime};
 use fairlead_trust::RelaySettings;

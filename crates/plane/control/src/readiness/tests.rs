@@ -1,3 +1,5 @@
+//! Standing, capacity and probes, row by row.
+
 use super::*;
 
 fn at(seconds: u64) -> MonoTime {

@@ -1,3 +1,5 @@
+//! Who makes room for whom.
+
 use super::*;
 
 fn is_evicted(place: &Place<u8>) -> bool {
