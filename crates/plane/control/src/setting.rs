@@ -3,6 +3,7 @@
 use crate::record::SettingRecord;
 use crate::state::State;
 use fairlead_model::duration;
+use fairlead_trust::RelaySettings;
 use std::time::Duration;
 
 /// What a setting's value is.
@@ -82,11 +83,41 @@ pub const TABLE: &[Setting] = &[
         key: "enrolment.token-lifetime",
         kind: Kind::Duration {
             default: hours(24),
-            min: Duration::from_secs(60),
+            min: Duration::from_secs(300),
             max: hours(168),
         },
         meaning: "How long a one-shot enrolment token may be used.",
         source: "R-ENR-02",
+    },
+    Setting {
+        key: "relay.legs-per-node",
+        kind: Kind::Count {
+            default: RelaySettings::DEFAULT.legs_per_node_max as u64,
+            min: 1,
+            max: 1_048_576,
+        },
+        meaning: "Most legs of one node at a relay; each tunnel has two, and up to 512 KiB while it moves bytes.",
+        source: "bounds after authentication",
+    },
+    Setting {
+        key: "relay.pending-opens-per-node",
+        kind: Kind::Count {
+            default: RelaySettings::DEFAULT.pending_opens_per_node_max as u64,
+            min: 1,
+            max: 65_536,
+        },
+        meaning: "Most opens of one node that await their answer at a relay.",
+        source: "bounds after authentication",
+    },
+    Setting {
+        key: "relay.handshakes-per-address",
+        kind: Kind::Count {
+            default: RelaySettings::DEFAULT.handshakes_per_address_max as u64,
+            min: 1,
+            max: 65_536,
+        },
+        meaning: "Most unfinished handshakes of one address at a relay; nodes behind one NAT share it.",
+        source: "F-10",
     },
 ];
 
@@ -153,6 +184,7 @@ pub(crate) struct Settings {
     pub(crate) grant_lifetime: Duration,
     pub(crate) spread: usize,
     pub(crate) token_lifetime: Duration,
+    pub(crate) relay: RelaySettings,
 }
 
 impl Settings {
@@ -162,6 +194,12 @@ impl Settings {
             grant_lifetime: duration_of(state, "grant.lifetime"),
             spread: usize::try_from(count_of(state, "placement.spread")).unwrap_or(usize::MAX),
             token_lifetime: duration_of(state, "enrolment.token-lifetime"),
+            relay: RelaySettings {
+                legs_per_node_max: bound_of(state, "relay.legs-per-node"),
+                pending_opens_per_node_max: bound_of(state, "relay.pending-opens-per-node"),
+                handshakes_per_address_max: bound_of(state, "relay.handshakes-per-address"),
+                ..RelaySettings::DEFAULT
+            },
         }
     }
 }
@@ -190,6 +228,10 @@ fn count_of(state: &State, key: &str) -> u64 {
     }
 }
 
+fn bound_of(state: &State, key: &str) -> u32 {
+    u32::try_from(count_of(state, key)).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +254,7 @@ mod tests {
         assert_eq!(settings.lease, hours(72));
         assert_eq!(settings.grant_lifetime, hours(4));
         assert_eq!(settings.spread, 2);
+        assert_eq!(settings.relay, RelaySettings::DEFAULT);
         let lease = Setting::find("policy.lease").unwrap();
         assert_eq!(lease.check("1h"), Ok("1h".to_owned()));
         assert_eq!(lease.check("168h"), Ok("168h".to_owned()));

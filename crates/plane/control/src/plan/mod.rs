@@ -70,6 +70,8 @@ pub struct Wanted {
     pub places: BTreeMap<LinkId, Place>,
     /// How many relays carry a link.
     pub spread: usize,
+    /// Bounds of every relay.
+    pub settings: RelaySettings,
     /// The wall clock.
     pub now: WallTime,
     /// The revision of the documents that this plan changes.
@@ -347,7 +349,7 @@ fn relay_contents(
         routes: routes.into_values().collect(),
         nodes: Vec::new(),
         revoked_routes: revoked.keys().copied().collect(),
-        settings: RelaySettings::DEFAULT,
+        settings: wanted.settings,
     }
 }
 

@@ -68,6 +68,7 @@ fn wanted(relays: &[(&str, bool)], nodes: usize, links: &[(usize, usize)]) -> Wa
         revoked: BTreeMap::new(),
         places: BTreeMap::new(),
         spread: 2,
+        settings: RelaySettings::DEFAULT,
         now: NOW,
         next: Revision(1),
     }

@@ -8,6 +8,7 @@ use fairlead_model::{Generation, Revision, WallTime};
 
 /// What is wanted as of `state`.
 pub(super) fn wanted(state: &State, now: WallTime) -> Wanted {
+    let settings = Settings::of(state);
     Wanted {
         relays: state
             .relays
@@ -26,7 +27,8 @@ pub(super) fn wanted(state: &State, now: WallTime) -> Wanted {
             .iter()
             .map(|(id, k)| (*id, place(&k.record)))
             .collect(),
-        spread: Settings::of(state).spread,
+        spread: settings.spread,
+        settings: settings.relay,
         now,
         next: Revision(state.policy_revision()).next(),
     }
