@@ -3,7 +3,6 @@
 
 pub(crate) mod authority;
 mod endings;
-mod figures;
 mod pool;
 mod recovery;
 mod refusals;
