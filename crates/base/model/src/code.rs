@@ -56,6 +56,8 @@ codes! {
     Conflict, "CONFLICT", 409;
     /// The object is in use by others, which the message names.
     InUse, "IN_USE", 409;
+    /// The relay is offline and may serve still: its lease, or who uses it, forbids its removal (R-OPS-03).
+    RelayOfflineRemovalUnsafe, "RELAY_OFFLINE_REMOVAL_UNSAFE", 409;
     /// The member must be connected for this (R-OPS-02).
     RelayNotConnected, "RELAY_NOT_CONNECTED", 409;
     /// The listen address is another link's on that consumer.

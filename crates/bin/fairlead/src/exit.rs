@@ -51,8 +51,8 @@ exits! {
     HostHasRelay = 15, "enrol: this host already has a relay of the pool";
     /// `enrol`: the token was used by another host.
     TokenOtherHost = 16, "enrol: the token belongs to another host";
-    /// Flags, settings or names are wrong; nothing was started.
-    Usage = 64, "flags or settings are wrong; nothing was started";
+    /// Flags, settings or names are wrong; nothing was done.
+    Usage = 64, "flags, settings or names are wrong; nothing was done";
 }
 
 impl Exit {
@@ -61,9 +61,11 @@ impl Exit {
     pub const fn of_api(code: ApiCode) -> Self {
         match code {
             ApiCode::InvalidRequest | ApiCode::TooLarge => Self::Usage,
-            ApiCode::Unauthenticated | ApiCode::Forbidden | ApiCode::InUse | ApiCode::RelayNotConnected => {
-                Self::Refused
-            }
+            ApiCode::Unauthenticated
+            | ApiCode::Forbidden
+            | ApiCode::InUse
+            | ApiCode::RelayOfflineRemovalUnsafe
+            | ApiCode::RelayNotConnected => Self::Refused,
             ApiCode::NameTaken | ApiCode::Conflict | ApiCode::ListenTaken => Self::Conflict,
             ApiCode::RateLimited | ApiCode::Unavailable => Self::Unavailable,
             ApiCode::NotFound | ApiCode::MethodNotAllowed | ApiCode::Internal | ApiCode::BadCsr => {
@@ -84,6 +86,19 @@ impl Exit {
         let mut text = String::from("Exit codes:\n");
         for (_, number, meaning) in Self::ALL {
             text.push_str(&format!("  {number:>2}  {meaning}\n"));
+        }
+        text
+    }
+
+    /// The codes that `enrol` ends with, for its `--help`.
+    #[must_use]
+    pub fn enrol_help() -> String {
+        let mut text = String::from("Exit codes:\n");
+        for (exit, number, meaning) in Self::ALL {
+            if !matches!(exit, Self::Partial) {
+                let meaning = meaning.strip_prefix("enrol: ").unwrap_or(meaning);
+                text.push_str(&format!("  {number:>2}  {meaning}\n"));
+            }
         }
         text
     }

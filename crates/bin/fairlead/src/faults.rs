@@ -17,7 +17,7 @@ pub struct Fault {
 #[derive(Debug, Default)]
 pub struct Faults(Vec<Fault>);
 
-/// Settings with faults. Nothing was started.
+/// Flags or settings with faults. Nothing was done.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SettingsError(Vec<Fault>);
 
@@ -67,8 +67,8 @@ impl SettingsError {
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.len() {
-            1 => f.write_str("one setting is wrong; nothing was started:")?,
-            n => write!(f, "{n} settings are wrong; nothing was started:")?,
+            1 => f.write_str("nothing was done; one thing is wrong:")?,
+            n => write!(f, "nothing was done; {n} things are wrong:")?,
         }
         for fault in &self.0 {
             write!(f, "\n  {}: {}", fault.place, fault.message)?;

@@ -37,23 +37,33 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; clap's own code for the rest is 2.
-            let exit = if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Done
-            };
-            let _ = error.print();
-            return exit.into();
+            if error.use_stderr() {
+                let _ = error.print();
+                return Exit::Usage.into();
+            }
+            table::note(error.print());
+            return printed(Exit::Done).into();
         }
     };
     // A second installation cannot happen: this is the process's first act with TLS.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match dispatch(cli.command) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => printed(exit).into(),
         Err(failure) => {
             eprintln!("fairlead: {}", chain(failure.as_error()));
             failure.exit().into()
         }
+    }
+}
+
+/// The exit, unless something could not be printed.
+fn printed(exit: Exit) -> Exit {
+    match (exit, table::failure()) {
+        (Exit::Done, Some(error)) => {
+            eprintln!("fairlead: standard output cannot be written: {error}");
+            Exit::Failed
+        }
+        (exit, _) => exit,
     }
 }
 
@@ -85,7 +95,8 @@ fn short(command: impl Future<Output = Result<(), Failure>>) -> Result<Exit, Fai
 
 /// Starts logging to standard error.
 fn init_log(format: LogFormat, default: &str) {
-    let filter = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| default.to_owned());
+    let set = std::env::var(LOG_VARIABLE).ok().filter(|text| !text.is_empty());
+    let filter = set.unwrap_or_else(|| default.to_owned());
     if let Err(error) = fairlead_telemetry::init(format, Some(&filter)) {
         eprintln!("fairlead: {LOG_VARIABLE} is ignored: {}", chain(&error));
         let _ = fairlead_telemetry::init(format, Some(default));

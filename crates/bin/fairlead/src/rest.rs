@@ -54,7 +54,8 @@ pub(crate) enum RestError {
 fn api_text(body: &ErrorBody) -> String {
     let error = &body.error;
     let mut text = format!("{} ({})", error.message, error.code);
-    for fault in &error.faults {
+    // One that only repeats the message says nothing new.
+    for fault in error.faults.iter().filter(|f| f.message != error.message) {
         text.push_str(&format!("\n  {}: {}", fault.field, fault.message));
     }
     text
@@ -72,6 +73,19 @@ impl Failing for RestError {
             Self::Api { code, .. } => Exit::of_api(*code),
             Self::Answer { .. } | Self::Tls(_) => Exit::Failed,
         }
+    }
+}
+
+impl RestError {
+    /// Whether the control plane does not know the token.
+    pub(crate) fn is_refused_token(&self) -> bool {
+        matches!(
+            self,
+            Self::Api {
+                code: ApiCode::Unauthenticated,
+                ..
+            }
+        )
     }
 }
 

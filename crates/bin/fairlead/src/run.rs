@@ -59,7 +59,7 @@ pub(crate) enum RunError {
 impl Failing for RunError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Port(PortError::Taken { .. }) => Exit::Refused,
+            Self::Port(PortError::Taken { .. }) => Exit::Conflict,
             Self::Runtime(_)
             | Self::Signals(_)
             | Self::Program(_)

@@ -94,8 +94,10 @@ pub struct Node {
 #[derive(Debug, Subcommand)]
 pub enum Enrol {
     /// Join as a relay
+    #[command(after_help = crate::exit::Exit::enrol_help())]
     Relay(EnrolRelay),
     /// Join as a node
+    #[command(after_help = crate::exit::Exit::enrol_help())]
     Node(EnrolNode),
 }
 

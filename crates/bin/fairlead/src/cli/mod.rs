@@ -44,7 +44,7 @@ pub enum Command {
     #[command(subcommand)]
     Run(daemon::Run),
     /// Join this host to a pool as a relay or a node, with a one-shot token
-    #[command(subcommand)]
+    #[command(subcommand, after_help = crate::exit::Exit::enrol_help())]
     Enrol(daemon::Enrol),
     /// Relays of the pool: add, ls, show
     Relay(verbs::Relay),

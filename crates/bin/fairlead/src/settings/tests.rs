@@ -34,7 +34,7 @@ fn all_faults_are_listed_together_each_with_its_place() {
     );
     let text = error.to_string();
     assert!(
-        text.starts_with("5 settings are wrong; nothing was started:"),
+        text.starts_with("nothing was done; 5 things are wrong:"),
         "{text}"
     );
     assert!(text.contains("[::1]:port"), "{text}");

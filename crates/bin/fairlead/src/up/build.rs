@@ -7,25 +7,30 @@ use super::layout::{Addresses, Layout};
 use super::plan::{CONSUMER, DEMO_LINK, LinkPlan, PUBLISHER, Plan};
 use super::pool_file::PoolFile;
 use super::progress::Progress;
+use super::ready::lines;
 use crate::profile;
-use crate::rest::{RestClient, RestError};
+use crate::rest::RestClient;
 use fairlead_admin::json;
 use fairlead_control::ControlFolder;
-use fairlead_host::member::MemberFolder;
-use fairlead_model::{ApiCode, ListenAddress, ServiceClass, TargetAddress};
+use fairlead_model::{ListenAddress, ServiceClass, TargetAddress};
 use std::ffi::OsString;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 /// How long the control plane may take to answer first: keys, store, certificates.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
-/// How long members and links may take to be ready after that.
-const READY_LIMIT: Duration = Duration::from_secs(90);
 /// Pause between looks.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// So many refusals of the admin token in a row are meant: a control plane at its first start may
+/// write the file anew once.
+const REFUSALS_MAX: u32 = 5;
+
+/// Why the control plane does not serve this run yet.
+enum NotYet {
+    /// It does not take the admin token.
+    Refused,
+    /// Anything else, in words.
+    Because(String),
+}
 
 /// All that is needed to build a pool.
 #[derive(Debug)]
@@ -38,8 +43,8 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Builds the pool; a client of its control plane.
-    pub(super) async fn build(&self) -> Result<RestClient, UpError> {
+    /// Builds the pool; a client of its control plane, and what is not ready but not this run's.
+    pub(super) async fn build(&self) -> Result<(RestClient, Vec<String>), UpError> {
         let client = self.control().await?;
         let status: json::Status = client.get("/v1/status").await?;
         for name in self.plan.relay_names() {
@@ -49,8 +54,9 @@ impl Builder<'_> {
             self.node(&client, &status.ca_pin, name).await?;
         }
         self.links(&client).await?;
-        self.ready(&client).await?;
-        Ok(client)
+        let others = self.ready(&client).await?;
+        self.layout.settle()?;
+        Ok((client, others))
     }
 
     async fn control(&self) -> Result<RestClient, UpError> {
@@ -62,6 +68,7 @@ impl Builder<'_> {
         self.daemons.start("control", Stage::Core, "control", &dir, &more);
         let folder = ControlFolder::new(&dir);
         let began = Instant::now();
+        let mut refusals = 0;
         loop {
             self.daemons.check()?;
             let why = match self.try_control(&folder).await {
@@ -70,7 +77,14 @@ impl Builder<'_> {
                         .say(&format!("control plane listens on {}", self.addresses.control));
                     return Ok(client);
                 }
-                Err(why) => why,
+                Err(NotYet::Refused) => {
+                    refusals += 1;
+                    if refusals >= REFUSALS_MAX {
+                        return Err(UpError::Revoked(folder.admin_token_path()));
+                    }
+                    "it refuses the admin token".to_owned()
+                }
+                Err(NotYet::Because(why)) => why,
             };
             if began.elapsed() > CONTROL_LIMIT {
                 return Err(self.not_ready(CONTROL_LIMIT, &[format!("the control plane: {why}")]));
@@ -80,120 +94,28 @@ impl Builder<'_> {
         }
     }
 
-    async fn try_control(&self, folder: &ControlFolder) -> Result<RestClient, String> {
+    async fn try_control(&self, folder: &ControlFolder) -> Result<RestClient, NotYet> {
         let (ca, token) = (folder.ca_path(), folder.admin_token_path());
         if !(ca.exists() && token.exists()) {
-            return Err("it has not made its keys yet".to_owned());
+            return Err(NotYet::Because("it has not made its keys yet".to_owned()));
         }
         let client = profile::client_of(self.addresses.control.into(), &ca, &token)
-            .map_err(|e| UpError::client(&e).to_string())?;
+            .map_err(|e| NotYet::Because(UpError::client(&e).to_string()))?;
         match client.get::<json::Status>("/v1/status").await {
             Ok(_) => Ok(client),
-            Err(error) => Err(fairlead_telemetry::chain(&error)),
+            Err(error) if error.is_refused_token() => Err(NotYet::Refused),
+            Err(error) => Err(NotYet::Because(fairlead_telemetry::chain(&error))),
         }
     }
 
-    async fn relay(&self, client: &RestClient, pin: &str, name: &str) -> Result<(), UpError> {
-        let dir = self.layout.relay(name);
-        let listen = self.addresses.relay(name)?;
-        if !MemberFolder::new(dir.clone()).is_enrolled() {
-            let body = json::AddRelay {
-                name: name.to_owned(),
-                address: listen.to_string(),
-                failure_domain: Some(format!("host={name}")),
-                local: name == "local",
-            };
-            let token = self.token(client, "relays", name, &body).await?;
-            let more = ["--listen".into(), listen.to_string().into()];
-            self.enrol("relay", name, pin, &dir, &more, &token).await?;
-        }
-        let more = ["--worker-metrics".into(), "127.0.0.1:0".into()];
-        self.daemons.start(name, Stage::Edge, "supervisor", &dir, &more);
-        Ok(())
-    }
-
-    async fn node(&self, client: &RestClient, pin: &str, name: &str) -> Result<(), UpError> {
-        let dir = self.layout.node(name);
-        if !MemberFolder::new(dir.clone()).is_enrolled() {
-            let body = json::AddNode {
-                name: name.to_owned(),
-            };
-            let token = self.token(client, "nodes", name, &body).await?;
-            self.enrol("node", name, pin, &dir, &[], &token).await?;
-        }
-        self.daemons.start(name, Stage::Edge, "node", &dir, &[]);
-        Ok(())
-    }
-
-    /// Adds the member; one that was added by a run that was cut short gets a new token.
-    async fn token<B: serde::Serialize>(
-        &self,
-        client: &RestClient,
-        kind: &str,
-        name: &str,
-        body: &B,
-    ) -> Result<String, UpError> {
-        let added: Result<json::Issued, RestError> = client.post(&format!("/v1/{kind}"), body).await;
-        let issued = match added {
-            Err(RestError::Api {
-                code: ApiCode::NameTaken,
-                ..
-            }) => {
-                let path = format!("/v1/{kind}/{name}/token");
-                client.post(&path, &serde_json::json!({})).await?
-            }
-            other => other?,
-        };
-        Ok(issued.token)
-    }
-
-    /// Runs `fairlead enrol`, as an admin would on the member's host.
-    async fn enrol(
-        &self,
-        role: &str,
-        name: &str,
-        pin: &str,
-        dir: &Path,
-        more: &[OsString],
-        token: &str,
-    ) -> Result<(), UpError> {
-        self.progress.live(&format!("enrolling {role} {name}"));
-        let failed = |source| UpError::Spawn {
-            what: format!("the enrolment of {role} {name}"),
-            source,
-        };
-        let mut child = Command::new(self.daemons.program())
-            .args(["enrol", role, "--control", &self.addresses.control.to_string()])
-            .args(["--ca-pin", pin, "--dir"])
-            .arg(dir)
-            .arg("--host-key-file")
-            .arg(self.layout.host_key())
-            .args(more)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(token.as_bytes()).await.map_err(failed)?;
-        }
-        let output = child.wait_with_output().await.map_err(failed)?;
-        if output.status.success() {
-            self.progress.say(&format!("{role} {name} enrolled"));
-            return Ok(());
-        }
-        Err(UpError::Enrol {
-            name: name.to_owned(),
-            status: output.status,
-            output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        })
-    }
-
-    /// The links that are wished for.
-    fn wanted(&self) -> Result<Vec<LinkPlan>, UpError> {
+    /// The links that are wished for, given those that are there.
+    fn wanted(&self, present: &[json::Link]) -> Result<Vec<LinkPlan>, UpError> {
         let mut links = self.plan.links.clone();
-        if self.plan.needs_echo() {
+        // Without a wish the built-in service is published, once: who has links of their own or has
+        // removed it does not get it again.
+        let has = |demo: bool| present.iter().any(|link| (link.name == DEMO_LINK) == demo);
+        let first = !self.layout.is_settled() && !has(false);
+        if self.plan.demo || (self.plan.links.is_empty() && (first || has(true))) {
             links.push(LinkPlan {
                 name: DEMO_LINK.parse().map_err(|e| UpError::Client(format!("{e}")))?,
                 listen: ListenAddress(self.addresses.demo_listen),
@@ -206,17 +128,22 @@ impl Builder<'_> {
 
     async fn links(&self, client: &RestClient) -> Result<(), UpError> {
         let present: json::List<json::Link> = client.get("/v1/links").await?;
-        let wanted = self.wanted()?;
+        let wanted = self.wanted(&present.items)?;
         for link in &present.items {
             let same_name = wanted.iter().find(|w| w.name.as_str() == link.name);
-            let stale = match same_name {
-                Some(wish) => !is_same(link, wish),
+            match same_name {
+                Some(wish) if is_same(link, wish) => continue,
+                Some(_) => self.progress.say(&format!(
+                    "link {} was {} on {}, to {} of {} ({}): it is replaced",
+                    link.name, link.listen, link.from.name, link.target, link.to.name, link.class
+                )),
                 // The service behind it runs only when it is asked for.
-                None => link.name == DEMO_LINK,
-            };
-            if stale {
-                let _: json::Link = client.delete(&format!("/v1/links/{}", link.name)).await?;
+                None if link.name == DEMO_LINK => self
+                    .progress
+                    .say("link demo is removed: its service runs without --link, or with --demo"),
+                None => continue,
             }
+            let _: json::Link = client.delete(&format!("/v1/links/{}", link.name)).await?;
         }
         for wish in &wanted {
             if present.items.iter().any(|link| is_same(link, wish)) {
@@ -239,71 +166,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Waits until every member that this pool runs, and every link between them, is ready. What an
-    /// admin added beside them may be waiting for a host that nobody has turned on.
-    async fn ready(&self, client: &RestClient) -> Result<(), UpError> {
-        let began = Instant::now();
-        loop {
-            self.daemons.check()?;
-            let waiting = match self.waiting(client).await {
-                Ok(waiting) if waiting.is_empty() => return Ok(()),
-                Ok(waiting) => waiting,
-                Err(error) => vec![fairlead_telemetry::chain(&error)],
-            };
-            if began.elapsed() > READY_LIMIT {
-                return Err(self.not_ready(READY_LIMIT, &waiting));
-            }
-            let first = waiting.first().map_or("", String::as_str);
-            let more = match waiting.len() {
-                0 | 1 => String::new(),
-                n => format!(" (and {} more)", n - 1),
-            };
-            self.progress.live(&format!("waiting for {first}{more}"));
-            tokio::time::sleep(LOOK_PAUSE).await;
-        }
-    }
-
-    async fn waiting(&self, client: &RestClient) -> Result<Vec<String>, RestError> {
-        let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
-        let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
-        let links: json::List<json::Link> = client.get("/v1/links").await?;
-        let mine = self.plan.relay_names();
-        let relays = relays.items.iter().filter(|r| mine.contains(&r.name));
-        let runs = |node: &str| node == CONSUMER || node == PUBLISHER;
-        let mut waiting: Vec<String> = relays
-            .filter(|r| r.state != "ready")
-            .map(|r| format!("relay {}: {} {}", r.name, r.state, r.state_reason))
-            .collect();
-        waiting.extend(
-            nodes
-                .items
-                .iter()
-                .filter(|n| runs(&n.name) && n.state != "ready")
-                .map(|n| format!("node {}: {} {}", n.name, n.state, n.state_reason)),
-        );
-        waiting.extend(
-            links
-                .items
-                .iter()
-                .filter(|l| runs(&l.from.name) && runs(&l.to.name) && l.state != "ready")
-                .map(|l| format!("link {}: {} {}", l.name, l.state, l.waiting_for.join("; "))),
-        );
-        Ok(waiting)
-    }
-
-    fn not_ready(&self, limit: Duration, waiting: &[String]) -> UpError {
-        UpError::NotReady {
-            seconds: limit.as_secs(),
-            waiting: waiting.iter().map(|w| format!("\n  {w}")).collect(),
-            logs: self.layout.logs(),
-        }
-    }
-
     /// What a person needs to know of the running pool.
-    pub(super) fn banner(&self, file: &PoolFile) {
+    pub(super) fn banner(&self, file: &PoolFile, others: &[String]) {
         let say = |text: &str| self.progress.say(text);
         say(&format!(
-            "  console    {}  (REST; described at /v1/openapi.json)",
+            "  API        {}  (REST; described at /v1/openapi.json)",
             file.control.url
         ));
         for relay in &file.relays {
@@ -315,12 +182,10 @@ impl Builder<'_> {
                 link.name, link.listen, link.consumer, link.target, link.publisher, link.class
             ));
         }
-        if self.plan.needs_echo() {
-            let at = self.addresses.demo_listen;
+        if file.links.iter().any(|link| link.name == DEMO_LINK) {
             say(&format!(
-                "  try        nc {} {}  (what you type comes back)",
-                at.ip(),
-                at.port()
+                "  try        connect to {}, with nc say: what you send comes back",
+                self.addresses.demo_listen
             ));
         }
         say("  to administer it from another shell:");
@@ -332,6 +197,9 @@ impl Builder<'_> {
         ));
         say(&format!("    {} link ls", self.daemons.program().display()));
         say(&format!("  pool file  {}", self.layout.pool_file().display()));
+        if !others.is_empty() {
+            say(&format!("not ready, and not waited for:{}", lines(others)));
+        }
     }
 }
 

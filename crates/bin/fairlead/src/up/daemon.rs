@@ -303,10 +303,10 @@ fn strays(dir: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a command line (arguments ended by NUL) is `… run ROLE --dir DIR/…`.
+/// Whether a command line (arguments ended by NUL) is `… run|enrol ROLE --dir DIR/…`.
 fn is_daemon_below(line: &[u8], dir: &Path) -> bool {
     let arguments: Vec<&[u8]> = line.split(|b| *b == 0).collect();
-    let run = arguments.get(1).is_some_and(|a| *a == b"run");
+    let run = arguments.get(1).is_some_and(|a| *a == b"run" || *a == b"enrol");
     let below = arguments
         .iter()
         .zip(arguments.iter().skip(1))

@@ -23,8 +23,10 @@ const ECHOES_MAX: usize = 256;
 const CHUNK_LEN: usize = 16 * 1024;
 /// Pause between chunks: about 3 MB/s, so that a demo leaves the machine usable.
 const CHUNK_PAUSE: Duration = Duration::from_millis(5);
-/// Pause before a broken stream is begun anew.
+/// Pause before a broken stream is begun anew; it doubles while streams break without a byte.
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
+/// The pause's greatest length.
+const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How often the figures are shown.
 const SHOW_PAUSE: Duration = Duration::from_secs(1);
 /// A metrics page is below 1 MiB.
@@ -94,16 +96,49 @@ struct Figures {
     breaks: Cell<u64>,
 }
 
+/// When a broken stream is tried again.
+#[derive(Debug, PartialEq, Eq)]
+struct Again {
+    pause: Duration,
+    told: bool,
+}
+
+impl Default for Again {
+    fn default() -> Self {
+        Self {
+            pause: AGAIN_PAUSE,
+            told: false,
+        }
+    }
+}
+
+impl Again {
+    /// A stream broke, having carried something or not; whether to say so. Attempts that carry
+    /// nothing are said once and come ever less often.
+    fn broke(&mut self, carried: bool) -> bool {
+        if carried {
+            *self = Self::default();
+        } else if self.told {
+            self.pause = (self.pause * 2).min(AGAIN_PAUSE_MAX);
+        }
+        !std::mem::replace(&mut self.told, true) || carried
+    }
+}
+
 /// Keeps a verified stream running through the link and shows its figures, for ever.
 pub(super) async fn show(listen: SocketAddr, layout: &Layout, progress: &Progress) {
     let figures = Figures::default();
     let stream = async {
+        let mut again = Again::default();
         loop {
-            if let Err(error) = run_stream(listen, &figures).await {
+            let before = figures.verified.get();
+            let Err(error) = run_stream(listen, &figures).await;
+            let carried = figures.verified.get() > before;
+            if again.broke(carried) {
                 figures.breaks.set(figures.breaks.get().saturating_add(1));
-                progress.say(&format!("demo: the stream broke ({error}); a new one follows"));
+                progress.say(&format!("demo: the stream broke ({error}); it is tried again"));
             }
-            tokio::time::sleep(AGAIN_PAUSE).await;
+            tokio::time::sleep(again.pause).await;
         }
     };
     let show = async {
@@ -127,7 +162,7 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 /// One stream, until it breaks.
-async fn run_stream(listen: SocketAddr, figures: &Figures) -> io::Result<()> {
+async fn run_stream(listen: SocketAddr, figures: &Figures) -> io::Result<Infallible> {
     let mut stream = TcpStream::connect(listen).await?;
     stream.set_nodelay(true)?;
     let (mut reader, mut writer) = stream.split();
@@ -168,11 +203,10 @@ async fn run_stream(listen: SocketAddr, figures: &Figures) -> io::Result<()> {
         }
     };
     // Both go on for ever: only an error ends them.
-    let error: io::Result<Infallible> = tokio::select! {
+    tokio::select! {
         result = send => result,
         result = receive => result,
-    };
-    error.map(|never| match never {})
+    }
 }
 
 /// The byte at each place of the stream, so that a lost, doubled or swapped byte shows: one byte
@@ -244,6 +278,17 @@ mod tests {
             Some("127.0.0.1:9".parse().unwrap())
         );
         assert_eq!(address_of("x"), None);
+    }
+
+    #[test]
+    fn a_link_that_is_gone_is_said_once_and_tried_ever_less_often() {
+        let mut again = Again::default();
+        assert!(again.broke(true));
+        assert!(!again.broke(false));
+        let said = (0..20).filter(|_| again.broke(false)).count();
+        assert_eq!((said, again.pause), (0, AGAIN_PAUSE_MAX));
+        assert!(again.broke(true));
+        assert_eq!(again.pause, AGAIN_PAUSE);
     }
 
     #[tokio::test]

@@ -55,6 +55,12 @@ pub(crate) enum UpError {
     Rest(#[from] RestError),
     #[error("the control plane's files cannot be used: {0}")]
     Client(String),
+    #[error(
+        "the control plane does not take the token in {}: it was revoked. Put another admin token with the scope \
+         admin:system there",
+        .0.display()
+    )]
+    Revoked(PathBuf),
     #[error("the pool was not ready after {seconds} s; still waiting for:{waiting}\nlogs: {}", logs.display())]
     NotReady {
         seconds: u64,
@@ -80,7 +86,8 @@ impl UpError {
 impl Failing for UpError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Lock(_) | Self::Ports(_) => Exit::Refused,
+            Self::Lock(_) | Self::Ports(_) => Exit::Conflict,
+            Self::Revoked(_) => Exit::Refused,
             Self::Rest(error) => error.exit(),
             Self::Signals(_)
             | Self::File(_)

@@ -59,8 +59,35 @@ impl Layout {
     pub(super) fn demo_socket(&self) -> PathBuf {
         self.dir.join("demo.sock")
     }
+    /// Whether the pool here has been ready once.
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled().exists()
+    }
+    /// Notes that it has.
+    pub(super) fn settle(&self) -> Result<(), UpError> {
+        match self.is_settled() {
+            true => Ok(()),
+            false => Ok(file::write_atomic(&self.settled(), FILE_MODE, b"")?),
+        }
+    }
+    fn settled(&self) -> PathBuf {
+        self.dir.join("settled")
+    }
     fn addresses(&self) -> PathBuf {
         self.dir.join("addresses.json")
+    }
+
+    /// Removes what a run that was refused made: empty folders, and their lock.
+    pub(super) fn undo(&self, before: bool) {
+        if before {
+            return;
+        }
+        // Each is removed only if it is empty.
+        for folder in ["relays", "nodes", "logs"] {
+            let _ = fs::remove_dir(self.dir.join(folder));
+        }
+        let _ = fs::remove_file(self.dir.join("lock"));
+        let _ = fs::remove_dir(&self.dir);
     }
 
     /// Makes the folders.
@@ -156,7 +183,8 @@ impl Addresses {
         for name in plan.relay_names() {
             wanted.push((self.relay(&name)?, Protocol::Udp));
         }
-        if plan.needs_echo() {
+        // Later it may have been removed, and its address be another's.
+        if plan.demo || (plan.links.is_empty() && !Layout::new(&plan.dir).is_settled()) {
             wanted.push((self.demo_listen, Protocol::Tcp));
         }
         wanted.extend(plan.links.iter().map(|link| (link.listen.0, Protocol::Tcp)));

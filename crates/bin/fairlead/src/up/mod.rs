@@ -8,10 +8,12 @@ mod build;
 mod daemon;
 mod demo;
 mod error;
+mod join;
 mod layout;
 mod plan;
 mod pool_file;
 mod progress;
+mod ready;
 mod watch;
 
 use crate::cli::pool::Up;
@@ -35,6 +37,7 @@ pub(crate) async fn run(flags: &Up) -> Result<(), Failure> {
 async fn run_plan(plan: &Plan) -> Result<(), UpError> {
     let shutdown = Shutdown::install().map_err(UpError::Signals)?;
     let layout = Layout::new(&plan.dir);
+    let existed = plan.dir.exists();
     layout.create()?;
     let _lock = FolderLock::acquire(&plan.dir).map_err(UpError::Lock)?;
     let progress = Progress::new();
@@ -45,8 +48,9 @@ async fn run_plan(plan: &Plan) -> Result<(), UpError> {
     ));
     pool_file::remove(&layout)?;
     daemon::await_leftovers(&plan.dir, &progress).await;
-    let addresses = Addresses::load_or_choose(&layout, plan)?;
-    addresses.check_free(plan)?;
+    let chosen = Addresses::load_or_choose(&layout, plan);
+    let free = chosen.and_then(|addresses| addresses.check_free(plan).map(|()| addresses));
+    let addresses = free.inspect_err(|_| layout.undo(existed))?;
     layout.rotate_logs()?;
 
     let began = Instant::now();
@@ -83,7 +87,7 @@ async fn serve(
         progress,
     };
     // Already served while the pool is built: a person who is fast finds it there.
-    let client = tokio::select! {
+    let (client, others) = tokio::select! {
         built = builder.build() => built?,
         () = echo.serve() => return Ok(()),
     };
@@ -100,7 +104,7 @@ async fn serve(
     progress.say(&format!(
         "the pool is ready after {seconds:.1} s; Ctrl-C stops it"
     ));
-    builder.banner(&first);
+    builder.banner(&first, &others);
     let demo = async {
         match plan.demo {
             true => demo::show(addresses.demo_listen, layout, progress).await,

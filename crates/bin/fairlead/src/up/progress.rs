@@ -42,7 +42,12 @@ impl Progress {
         let mut live = self.live.borrow_mut();
         if self.terminal {
             live.shown = true;
-            write(&format!("\r\x1b[K{text}"));
+            // A line that wraps could not be overwritten.
+            let fits: String = text
+                .chars()
+                .take(crate::table::width().saturating_sub(1))
+                .collect();
+            write(&format!("\r\x1b[K{fits}"));
         } else if live.last.is_none_or(|last| last.elapsed() >= REPEAT) {
             live.last = Some(Instant::now());
             write(&format!("{text}\n"));

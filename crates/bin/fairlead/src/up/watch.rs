@@ -19,6 +19,13 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Links are asked for every so many looks.
 const LOOKS_PER_LINKS: u32 = 10;
 
+/// What was said already and still holds.
+#[derive(Debug, Default)]
+struct Warned {
+    token: bool,
+    file: bool,
+}
+
 /// What is watched.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
@@ -65,6 +72,7 @@ impl Watch<'_> {
         let mut written = first;
         let mut known = self.daemons.all();
         let mut looks = 0u32;
+        let mut warned = Warned::default();
         loop {
             tokio::time::sleep(LOOK_PAUSE).await;
             self.tell(&mut known);
@@ -72,15 +80,37 @@ impl Watch<'_> {
             self.refresh(&mut file);
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_PER_LINKS) {
-                // A control plane that is being started again is asked again later.
-                if let Ok(links) = self.links().await {
-                    file.links = links;
+                match self.links().await {
+                    Ok(links) => {
+                        file.links = links;
+                        warned.token = false;
+                    }
+                    Err(error) if error.is_refused_token() => {
+                        let path = ControlFolder::new(self.layout.control()).admin_token_path();
+                        self.warn(&mut warned.token, &UpError::Revoked(path));
+                    }
+                    // A control plane that is being started again is asked again later.
+                    Err(_) => {}
                 }
             }
             if file != written {
-                file.write(self.layout)?;
-                written = file;
+                // A full disk is no reason to stop a pool that carries traffic.
+                match file.write(self.layout) {
+                    Ok(()) => {
+                        written = file;
+                        warned.file = false;
+                    }
+                    Err(error) => self.warn(&mut warned.file, &error),
+                }
             }
+        }
+    }
+
+    /// Says once what is wrong.
+    fn warn(&self, warned: &mut bool, error: &UpError) {
+        if !std::mem::replace(warned, true) {
+            let text = fairlead_telemetry::chain(error);
+            self.progress.say(&format!("the pool goes on, but {text}"));
         }
     }
 

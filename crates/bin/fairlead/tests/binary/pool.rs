@@ -192,7 +192,7 @@ fn a_pool_carries_bytes_heals_and_stops() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&twin.stderr).into_owned();
-    assert_eq!(twin.status.code(), Some(2), "{text}");
+    assert_eq!(twin.status.code(), Some(4), "{text}");
     assert!(text.contains(&format!("process {}", up.child.id())), "{text}");
 
     // The CLI sees it.
