@@ -6,6 +6,6 @@ pub mod metric;
 mod serve;
 
 pub use chain::chain;
-pub use log::{InitError, LogFormat, LogFormatError, RateLimitedLog, init};
+pub use log::{InitError, LogFormat, LogFormatError, RateLimitedLog, init, lines_lost};
 pub use metric::Metrics;
 pub use serve::{Health, HealthFn, ServeError, Served, serve};

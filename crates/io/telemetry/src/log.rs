@@ -1,8 +1,10 @@
 //! Log output of a daemon: to standard error, as text or JSON lines.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
@@ -80,12 +82,40 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> Result<(), InitError> {
         })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        // It would be told on standard error, by a macro that panics where that cannot be written.
+        .log_internal_errors(false)
+        .with_writer(|| Lossy(std::io::stderr()));
     match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     }
     .map_err(|_| InitError::Twice)
+}
+
+/// Log lines that could not be written.
+static LINES_LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many log lines of this process could not be written, to a full disk say.
+#[must_use]
+pub fn lines_lost() -> u64 {
+    LINES_LOST.load(Ordering::Relaxed)
+}
+
+/// A writer that never fails: a log that cannot be written ends no task (R-SHD-03).
+struct Lossy<W>(W);
+
+impl<W: Write> Write for Lossy<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.write_all(line).is_err() {
+            LINES_LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// Lets one log line through per period, and counts those it holds back: for conditions that a
@@ -145,6 +175,19 @@ mod tests {
         }
         assert_eq!(log.allow(start + Duration::from_secs(10)), Some(9));
         assert_eq!(log.allow(start + Duration::from_secs(11)), None);
+    }
+
+    /// R-SHD-03: a disk that is full costs log lines, which are counted, and nothing else.
+    #[test]
+    fn a_full_disk_costs_lines_only() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let before = lines_lost();
+        let subscriber = tracing_subscriber::fmt()
+            .log_internal_errors(false)
+            .with_writer(move || Lossy(full.try_clone().unwrap()))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || tracing::info!("nobody reads this"));
+        assert_eq!(lines_lost() - before, 1);
     }
 
     #[test]

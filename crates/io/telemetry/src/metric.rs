@@ -30,7 +30,7 @@ struct Inner {
 }
 
 impl Metrics {
-    /// A registry with `fairlead_build_info{version, role}` in it.
+    /// A registry with `fairlead_build_info{version, role}` and `fairlead_log_lines_lost` in it.
     #[must_use]
     pub fn new(role: &str) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
@@ -42,10 +42,19 @@ impl Metrics {
                 ("role".to_owned(), role.to_owned()),
             ]),
         );
+        let lost: Gauge = Gauge::default();
+        registry.register(
+            "log_lines_lost",
+            "Log lines of the process that could not be written",
+            lost.clone(),
+        );
+        let read_lost: Hook = Arc::new(move || {
+            lost.set(i64::try_from(crate::lines_lost()).unwrap_or(i64::MAX));
+        });
         Self {
             inner: Arc::new(Mutex::new(Inner {
                 registry,
-                hooks: Vec::new(),
+                hooks: vec![read_lost],
             })),
         }
     }
