@@ -104,8 +104,8 @@ impl HostPort {
     }
 
     /// Parses `host`, `host:port`, `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`; a missing port is
-    /// `default_port`, and with no default it is an error. A bare IPv6 literal has no port: its
-    /// last group is never taken for one.
+    /// `default_port`, and with no default it is an error. A bare IPv6 literal has no port; one that
+    /// could also be read as a literal with a port is refused.
     ///
     /// # Errors
     /// Names the text and what is allowed.
@@ -121,6 +121,9 @@ impl HostPort {
             reason,
             allowed,
         };
+        if text.contains("://") {
+            return Err(fail("it is a URL, and an address has no scheme"));
+        }
         let missing = || fail("its port is missing");
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (v6, tail) = rest.split_once(']').ok_or_else(|| fail("its `]` is missing"))?;
@@ -138,6 +141,11 @@ impl HostPort {
             let ip: Ipv6Addr = text
                 .parse()
                 .map_err(|_| fail("its IPv6 literal is malformed, or needs brackets"))?;
+            if default_port.is_some() && is_ambiguous(text) {
+                return Err(fail(
+                    "its last part may be a port or not: an IPv6 literal like this needs brackets",
+                ));
+            }
             (
                 Host::Ip(IpAddr::V6(ip)),
                 default_port.ok_or_else(|| fail("an IPv6 literal with a port needs brackets"))?,
@@ -148,12 +156,21 @@ impl HostPort {
                     host,
                     parse_port(port).ok_or_else(|| fail("its port is not 1 to 65535"))?,
                 ),
+                // A number alone is a port.
+                None if parse_port(text).is_some() => return Err(fail("its host is missing")),
                 None => (text, default_port.ok_or_else(missing)?),
             };
             (parse_host(host).map_err(fail)?, port)
         };
         Ok(Self { host, port })
     }
+}
+
+/// Whether an IPv6 literal's last group could be meant as a port.
+fn is_ambiguous(literal: &str) -> bool {
+    literal
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| host.parse::<Ipv6Addr>().is_ok() && parse_port(port).is_some())
 }
 
 /// A port in plain digits; `+80` and `0` are refused.
@@ -300,7 +317,12 @@ mod tests {
             ("192.0.2.1", Some(9443), "192.0.2.1:9443"),
             ("192.0.2.1:1", None, "192.0.2.1:1"),
             ("2001:db8::1", Some(9443), "[2001:db8::1]:9443"),
-            ("2001:db8::1:80", Some(9443), "[2001:db8::1:80]:9443"),
+            (
+                "2001:db8:1:2:3:4:5:80",
+                Some(9443),
+                "[2001:db8:1:2:3:4:5:80]:9443",
+            ),
+            ("2001:db8::1:beef", Some(9443), "[2001:db8::1:beef]:9443"),
             ("[2001:db8::1]", Some(9443), "[2001:db8::1]:9443"),
             ("[::1]:5432", None, "[::1]:5432"),
             ("localhost:5432", None, "localhost:5432"),
@@ -321,6 +343,11 @@ mod tests {
             ("host:+80", None, "1 to 65535"),
             ("host:http", None, "1 to 65535"),
             ("::1", None, "needs brackets"),
+            ("::1:9443", Some(9443), "needs brackets"),
+            ("2001:db8::1:80", Some(9443), "needs brackets"),
+            ("25502", None, "host is missing"),
+            ("25502", Some(9443), "host is missing"),
+            ("http://relay.example", Some(9443), "it is a URL"),
             ("[::1", None, "`]` is missing"),
             ("[::1]80", None, "follows"),
             ("[10.0.0.1]:80", None, "IPv6 literal"),

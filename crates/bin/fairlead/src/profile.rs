@@ -80,11 +80,8 @@ impl Failing for ProfileError {
 
 /// A client by flags and environment first, the profile second.
 pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
-    let mut parts = (
-        connection.control.clone(),
-        connection.ca_file.clone(),
-        connection.token_file.clone(),
-    );
+    let given = connection.given();
+    let mut parts = (given.control, given.ca_file, given.token_file);
     if (parts.0.is_none() || parts.1.is_none() || parts.2.is_none())
         && let Some(profile) = load()?
     {
@@ -179,7 +176,7 @@ fn load() -> Result<Option<Profile>, ProfileError> {
 pub(crate) async fn login(flags: &Login) -> Result<(), Failure> {
     let folder = settings_folder().ok_or(ProfileError::NoHome)?;
     let mut faults = Faults::default();
-    let connection = &flags.connection;
+    let connection = &flags.connection.given();
     if connection.control.is_none() {
         faults.add(
             "--control",

@@ -86,6 +86,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
         }
         Run::Supervisor(flags) => {
             let settings = SupervisorSettings::check(flags)?;
+            settings.common.check_member("relay")?;
             let config = supervisor_config(&settings)?;
             block_on(&settings.common, |cancel| async {
                 fairlead_supervisor::run(config, cancel)
@@ -95,6 +96,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
         }
         Run::Worker(flags) => {
             let settings = WorkerSettings::check(flags)?;
+            settings.common.check_member("relay")?;
             let config = fairlead_worker::WorkerConfig {
                 dir: settings.common.dir.clone(),
                 listen: settings.listen,
@@ -109,6 +111,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
         }
         Run::Node(flags) => {
             let settings = NodeSettings::check(flags)?;
+            settings.common.check_member("node")?;
             let config = fairlead_node::NodeConfig {
                 dir: settings.common.dir.clone(),
                 metrics: settings.common.metrics,
@@ -196,6 +199,13 @@ async fn control(settings: ControlSettings, cancel: CancellationToken) -> Result
     let folder = ControlFolder::new(settings.common.dir);
     member::write_runtime(&folder.runtime_path(), &info).map_err(RunError::RuntimeFile)?;
     let rest = fairlead_admin::router(control.clone());
+    tracing::info!(
+        listen = info.listen.as_deref().unwrap_or_default(),
+        advertised = %control.advertised(),
+        ca_file = %folder.ca_path().display(),
+        admin_token_file = %folder.admin_token_path().display(),
+        "the control plane serves; log in with these files, on this host or copied to yours"
+    );
     fairlead_host::notify_ready();
     let result = fairlead_control::serve(control, rest, listener, cancel)
         .await

@@ -7,6 +7,7 @@ use crate::cli::daemon::{Control, Daemon, Node, Supervisor, Worker};
 use crate::faults::{Faults, SettingsError};
 use crate::tie::Tie;
 use fairlead_model::HostPort;
+use fairlead_model::address::CONTROL_PORT;
 use fairlead_store::Backend;
 use fairlead_telemetry::LogFormat;
 use raw::{Raw, display, socket_address};
@@ -89,7 +90,7 @@ pub const CONTROL: &[Setting] = &[
         "advertise",
         None,
         true,
-        "HOST:PORT at which members and admins reach this control plane; port 8443 if none is given.",
+        "HOST:PORT at which members and admins reach this control plane; the port of listen if none is given.",
     ),
     switch(
         "lab",
@@ -195,6 +196,25 @@ fn read<'a>(
 }
 
 impl Common {
+    /// Checks that the folder is a member's.
+    ///
+    /// # Errors
+    /// There is no such folder, or nobody has enrolled into it.
+    pub fn check_member(&self, role: &str) -> Result<(), SettingsError> {
+        let mut faults = Faults::default();
+        let why = match self.dir.try_exists() {
+            Ok(false) => "there is no such folder",
+            Ok(true) if !self.dir.join("member.json").exists() => "no member has enrolled into it",
+            Ok(true) | Err(_) => return Ok(()),
+        };
+        let dir = self.dir.display();
+        faults.add(
+            "--dir",
+            format!("{dir}: {why}; `fairlead enrol {role} --dir {dir} …` makes it"),
+        );
+        faults.finish(None)
+    }
+
     fn of(raw: &Raw, tie: Option<&str>, faults: &mut Faults) -> Option<Self> {
         let dir = raw.get("dir", faults, |text| match text {
             "" => Err("is empty".to_owned()),
@@ -244,8 +264,10 @@ impl ControlSettings {
     fn of(raw: &Raw, tie: Option<&str>, faults: &mut Faults) -> Option<Self> {
         let common = Common::of(raw, tie, faults);
         let listen = raw.get("listen", faults, socket_address);
+        // Who gives no port reaches it where it listens.
+        let port = listen.map_or(CONTROL_PORT, |l| l.port());
         let advertise = raw.get("advertise", faults, |t| {
-            HostPort::parse(t, Some(fairlead_model::address::CONTROL_PORT)).map_err(display)
+            HostPort::parse(t, Some(port).filter(|p| *p != 0)).map_err(display)
         });
         let lab = raw.get("lab", faults, |t| Ok(t == "true"));
         let store = raw.get("store", faults, |t| t.parse().map_err(display));

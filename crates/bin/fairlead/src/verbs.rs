@@ -1,5 +1,6 @@
 //! The admin's verbs: each a request to the control plane, shown as a table, a page or JSON.
 
+mod find;
 mod page;
 
 use crate::cli::verbs as cli;
@@ -7,12 +8,13 @@ use crate::cli::verbs::{AuditVerb, LinkVerb, NodeVerb, RelayVerb, SettingsVerb, 
 use crate::exit::Failure;
 use crate::faults::{Faults, SettingsError};
 use crate::profile;
-use crate::rest::segment;
 use crate::table;
 use fairlead_admin::json;
 use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
+use find::One;
 use page::{optional, or_dash, short_time, show};
+use std::ops::RangeInclusive;
 
 /// Most entries one request may ask for; the API's own bound.
 const AUDIT_LIMIT_MAX: u64 = 1000;
@@ -82,11 +84,37 @@ pub(crate) async fn relay(group: &cli::Relay) -> Result<(), Failure> {
             });
         }
         RelayVerb::Show { relay } => {
-            let path = format!("/v1/relays/{}", segment(relay));
-            let relay: json::Relay = profile::client(connection)?.get(&path).await?;
+            let one = One::of("relays", relay)?;
+            let client = profile::client(connection)?;
+            let relay: json::Relay = one.known(&client, client.get(&one.path()).await).await?;
             show(connection, &relay, page::relay);
         }
+        RelayVerb::Token { relay } => reissue(connection, "relays", relay).await?,
+        RelayVerb::Rm { relay } => remove(connection, "relays", relay).await?,
     }
+    Ok(())
+}
+
+/// A new one-shot token for a member.
+async fn reissue(connection: &cli::Connection, kind: &'static str, text: &str) -> Result<(), Failure> {
+    let one = One::of(kind, text)?;
+    let client = profile::client(connection)?;
+    let path = format!("{}/token", one.path());
+    let issued = client.post(&path, &serde_json::json!({})).await;
+    let issued: json::Issued = one.known(&client, issued).await?;
+    show(connection, &issued, page::issued_again);
+    Ok(())
+}
+
+/// Removes a member.
+async fn remove(connection: &cli::Connection, kind: &'static str, text: &str) -> Result<(), Failure> {
+    let one = One::of(kind, text)?;
+    let client = profile::client(connection)?;
+    let removed: serde_json::Value = one.known(&client, client.delete(&one.path()).await).await?;
+    show(connection, &removed, |member| {
+        let name = member.get("name").and_then(|n| n.as_str()).unwrap_or(text);
+        table::line(&format!("{} {name} removed", one.noun()));
+    });
     Ok(())
 }
 
@@ -131,10 +159,13 @@ pub(crate) async fn node(group: &cli::Node) -> Result<(), Failure> {
             });
         }
         NodeVerb::Show { node } => {
-            let path = format!("/v1/nodes/{}", segment(node));
-            let node: json::Node = profile::client(connection)?.get(&path).await?;
+            let one = One::of("nodes", node)?;
+            let client = profile::client(connection)?;
+            let node: json::Node = one.known(&client, client.get(&one.path()).await).await?;
             show(connection, &node, page::node);
         }
+        NodeVerb::Token { node } => reissue(connection, "nodes", node).await?,
+        NodeVerb::Rm { node } => remove(connection, "nodes", node).await?,
     }
     Ok(())
 }
@@ -205,15 +236,17 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
             });
         }
         LinkVerb::Show { link } => {
-            let path = format!("/v1/links/{}", segment(link));
-            let link: json::Link = profile::client(connection)?.get(&path).await?;
+            let one = One::of("links", link)?;
+            let client = profile::client(connection)?;
+            let link: json::Link = one.known(&client, client.get(&one.path()).await).await?;
             show(connection, &link, page::link);
         }
         LinkVerb::Rm { link } => {
-            let path = format!("/v1/links/{}", segment(link));
-            let link: json::Link = profile::client(connection)?.delete(&path).await?;
+            let one = One::of("links", link)?;
+            let client = profile::client(connection)?;
+            let link: json::Link = one.known(&client, client.delete(&one.path()).await).await?;
             show(connection, &link, |l| {
-                table::line(&format!("link {} removed", l.name))
+                table::line(&format!("link {} removed; its tunnels are closed", l.name))
             });
         }
     }
@@ -221,10 +254,18 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
 }
 
 pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
-    let AuditVerb::Ls { after, limit } = &group.verb;
-    let (after, limit) = audit_range(after, limit)?;
+    let AuditVerb::Ls { after, limit, last } = &group.verb;
+    let (after, limit) = audit_range(after, last.as_ref().unwrap_or(limit), last.is_some())?;
+    let client = profile::client(&group.connection)?;
+    let after = match last {
+        None => after,
+        Some(_) => {
+            let status: json::Status = client.get("/v1/status").await?;
+            status.audit_seq.saturating_sub(limit)
+        }
+    };
     let path = format!("/v1/audit?after={after}&limit={limit}");
-    let entries: json::List<json::AuditEntry> = profile::client(&group.connection)?.get(&path).await?;
+    let entries: json::List<json::AuditEntry> = client.get(&path).await?;
     show(&group.connection, &entries, |entries| {
         let rows = entries.items.iter().map(|e| {
             vec![
@@ -241,14 +282,25 @@ pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
     Ok(())
 }
 
-fn audit_range(after: &str, limit: &str) -> Result<(u64, u64), SettingsError> {
+fn audit_range(after: &str, limit: &str, last: bool) -> Result<(u64, u64), SettingsError> {
     let mut faults = Faults::default();
-    let after: Option<u64> = faults.parse("--after", after);
-    let limit: Option<u64> = faults.parse("--limit", limit);
-    if limit.is_some_and(|n| n == 0 || n > AUDIT_LIMIT_MAX) {
-        faults.add("--limit", format!("is not in the range 1 to {AUDIT_LIMIT_MAX}"));
-    }
+    let place = if last { "--last" } else { "--limit" };
+    let after = number("--after", after, 0..=u64::MAX, &mut faults);
+    let limit = number(place, limit, 1..=AUDIT_LIMIT_MAX, &mut faults);
     faults.finish(after.zip(limit))
+}
+
+/// A whole number in its range.
+fn number(place: &str, text: &str, range: RangeInclusive<u64>, faults: &mut Faults) -> Option<u64> {
+    let value = text.parse().ok().filter(|n| range.contains(n));
+    if value.is_none() {
+        let allowed = match *range.end() {
+            u64::MAX => format!("{} or more", range.start()),
+            end => format!("{} to {end}", range.start()),
+        };
+        faults.add(place, format!("`{text}` is not a whole number, {allowed}"));
+    }
+    value
 }
 
 pub(crate) async fn settings(group: &cli::Settings) -> Result<(), Failure> {
@@ -271,16 +323,41 @@ pub(crate) async fn settings(group: &cli::Settings) -> Result<(), Failure> {
             });
             return Ok(());
         }
-        SettingsVerb::Get { key } => client.get(&format!("/v1/settings/{}", segment(key))).await?,
+        SettingsVerb::Get { key } => {
+            let one = One::of("settings", key)?;
+            one.known(&client, client.get(&one.path()).await).await?
+        }
         SettingsVerb::Set { key, value } => {
-            let body = json::SetSetting { value: value.clone() };
-            client
-                .put(&format!("/v1/settings/{}", segment(key)), &body)
-                .await?
+            let (key, value) = assignment(key, value.as_ref())?;
+            let one = One::of("settings", &key)?;
+            let body = json::SetSetting { value };
+            let setting = client.put(&one.path(), &body).await;
+            let setting: json::Setting = one.known(&client, setting).await?;
+            show(connection, &setting, |s| {
+                table::line(&format!("{} is {} now (default {})", s.key, s.value, s.default));
+            });
+            return Ok(());
         }
     };
     show(connection, &setting, page::setting);
     Ok(())
+}
+
+/// KEY VALUE, or KEY=VALUE.
+fn assignment(key: &str, value: Option<&String>) -> Result<(String, String), SettingsError> {
+    let mut faults = Faults::default();
+    let pair = match (value, key.split_once('=')) {
+        (Some(value), _) => Some((key.to_owned(), value.clone())),
+        (None, Some((key, value))) => Some((key.to_owned(), value.to_owned())),
+        (None, None) => {
+            faults.add("VALUE", "is missing: write KEY VALUE, or KEY=VALUE");
+            None
+        }
+    };
+    if pair.as_ref().is_some_and(|(key, _)| key.is_empty()) {
+        faults.add("KEY", "is empty");
+    }
+    faults.finish(pair)
 }
 
 pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
@@ -314,8 +391,8 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
             });
         }
         TokenVerb::Rm { token } => {
-            let path = format!("/v1/tokens/{}", segment(token));
-            let token: json::Token = client.delete(&path).await?;
+            let one = One::of("tokens", token)?;
+            let token: json::Token = one.known(&client, client.delete(&one.path()).await).await?;
             show(connection, &token, |t| {
                 table::line(&format!("token {} revoked", t.name))
             });
@@ -336,9 +413,22 @@ mod tests {
 
     #[test]
     fn audit_ranges_are_checked_together() {
-        assert_eq!(audit_range("0", "1000"), Ok((0, 1000)));
-        let error = audit_range("-1", "0").unwrap_err();
+        assert_eq!(audit_range("0", "1000", false), Ok((0, 1000)));
+        let error = audit_range("-1", "0", false).unwrap_err();
         assert_eq!(error.faults().len(), 2, "{error}");
-        assert!(audit_range("0", "1001").is_err());
+        let error = audit_range("0", "5000", true).unwrap_err().to_string();
+        assert!(
+            error.contains("--last: `5000`") && error.contains("1 to 1000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_setting_is_two_words_or_one_with_an_equals_sign() {
+        let pair = |key: &str, value: Option<&str>| assignment(key, value.map(str::to_owned).as_ref());
+        let wanted = Ok(("policy.lease".to_owned(), "48h".to_owned()));
+        assert_eq!(pair("policy.lease", Some("48h")), wanted);
+        assert_eq!(pair("policy.lease=48h", None), wanted);
+        assert!(pair("policy.lease", None).is_err() && pair("", Some("48h")).is_err());
     }
 }

@@ -49,7 +49,7 @@ pub struct Control {
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
     /// The address at which members and admins reach this control plane; it goes into install
-    /// commands and the certificate
+    /// commands and the certificate; the port of --listen if none is given
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
     /// Laboratory mode: allows several relays on one host. Never for production

@@ -46,9 +46,9 @@ pub enum Command {
     /// Join this host to a pool as a relay or a node, with a one-shot token
     #[command(subcommand, after_help = crate::exit::Exit::enrol_help())]
     Enrol(daemon::Enrol),
-    /// Relays of the pool: add, ls, show
+    /// Relays of the pool: add, ls, show, token, rm
     Relay(verbs::Relay),
-    /// Nodes: add, ls, show
+    /// Nodes: add, ls, show, token, rm
     Node(verbs::Node),
     /// Links from a consumer's node to a publisher's service: add, ls, show, rm
     Link(verbs::Link),
@@ -62,7 +62,8 @@ pub enum Command {
     ///
     /// Checks the control plane's certificate and your token first. The profile is kept in fairlead/
     /// in $XDG_CONFIG_HOME or ~/.config, readable by you only. The CA comes from --ca-file, or is
-    /// fetched and checked against --ca-pin; the token from --token-file, or standard input.
+    /// fetched and checked against --ca-pin; the token from --token-file, or standard input; on a
+    /// terminal it is asked for.
     Login(verbs::Login),
     /// The state of the installation in a few lines
     Status(verbs::Status),

@@ -19,7 +19,7 @@ pub struct Up {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Relays besides the local one, 0 to 16
-    #[arg(long, value_name = "N", default_value = "2")]
+    #[arg(long, value_name = "N", default_value = "2", allow_negative_numbers = true)]
     pub relays: String,
     /// `fixed`: the control plane takes 127.0.0.1:8443, relays 127.0.0.1, 127.0.0.2, ... port 9443.
     /// `auto`: free ports. A folder keeps the ports of its first run

@@ -1,5 +1,6 @@
 //! Command line of the admin's verbs.
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -21,6 +22,7 @@ pub struct Connection {
         global = true,
         value_name = "FILE",
         env = "FAIRLEAD_CA_FILE",
+        value_parser = path(),
         help_heading = "Connection"
     )]
     pub ca_file: Option<PathBuf>,
@@ -30,12 +32,32 @@ pub struct Connection {
         global = true,
         value_name = "FILE",
         env = "FAIRLEAD_TOKEN_FILE",
+        value_parser = path(),
         help_heading = "Connection"
     )]
     pub token_file: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
+}
+
+/// A path that may be empty, as a variable that is set to nothing is: it counts as not given.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+impl Connection {
+    /// The same, less what is empty.
+    #[must_use]
+    pub fn given(&self) -> Self {
+        let path = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty());
+        Self {
+            control: self.control.clone().filter(|text| !text.is_empty()),
+            ca_file: path(&self.ca_file),
+            token_file: path(&self.token_file),
+            json: self.json,
+        }
+    }
 }
 
 macro_rules! groups {
@@ -93,6 +115,16 @@ pub enum RelayVerb {
         /// Name or id
         relay: String,
     },
+    /// Give a relay that has not connected yet a new one-shot token; its older one ends
+    Token {
+        /// Name or id
+        relay: String,
+    },
+    /// Remove a relay from the pool
+    Rm {
+        /// Name or id
+        relay: String,
+    },
 }
 
 /// Verbs of `node`.
@@ -107,6 +139,16 @@ pub enum NodeVerb {
     Ls,
     /// Show one node
     Show {
+        /// Name or id
+        node: String,
+    },
+    /// Give a node that has not connected yet a new one-shot token; its older one ends
+    Token {
+        /// Name or id
+        node: String,
+    },
+    /// Remove a node; its links must have been removed first
+    Rm {
         /// Name or id
         node: String,
     },
@@ -159,11 +201,14 @@ pub enum AuditVerb {
     /// List entries, oldest first
     Ls {
         /// Only entries after this number
-        #[arg(long, value_name = "N", default_value = "0")]
+        #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
         after: String,
         /// At most this many, 1 to 1000
-        #[arg(long, value_name = "N", default_value = "100")]
+        #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true)]
         limit: String,
+        /// The newest N entries, 1 to 1000
+        #[arg(long, value_name = "N", conflicts_with_all = ["after", "limit"], allow_negative_numbers = true)]
+        last: Option<String>,
     },
 }
 
@@ -179,10 +224,11 @@ pub enum SettingsVerb {
     },
     /// Change one setting
     Set {
-        /// E.g. policy.lease
+        /// E.g. policy.lease; or KEY=VALUE
         key: String,
         /// E.g. 72h
-        value: String,
+        #[arg(allow_negative_numbers = true)]
+        value: Option<String>,
     },
 }
 

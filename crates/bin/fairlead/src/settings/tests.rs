@@ -51,7 +51,7 @@ fn a_file_is_read_and_flags_win() {
     .unwrap();
     let settings = control(&["--settings", path.to_str().unwrap(), "--listen", "[::1]:0"]).unwrap();
     assert_eq!(settings.common.dir, Path::new("/var/lib/c"));
-    assert_eq!(settings.advertise.to_string(), "[2001:db8::1]:8443");
+    assert_eq!(settings.advertise.to_string(), "[2001:db8::1]:1");
     assert!(settings.lab);
     assert_eq!(settings.listen, "[::1]:0".parse().unwrap());
     assert_eq!(settings.store, Backend::Redb);

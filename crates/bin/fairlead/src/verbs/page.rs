@@ -3,11 +3,16 @@
 use crate::cli::verbs::Connection;
 use crate::table;
 use fairlead_admin::json;
+use fairlead_model::WallTime;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// Longest value shown in an audit table.
 const VALUE_LEN_MAX: usize = 40;
+/// Longest change shown there.
+const CHANGE_LEN_MAX: usize = 120;
+/// Members that an audit table leaves out: they say nothing to people, or stand in other columns.
+const CHANGE_SILENT: [&str; 4] = ["id", "name", "key_hash", "created_at"];
 
 /// Prints JSON or the plain form, as asked.
 pub(super) fn show<T: Serialize>(connection: &Connection, value: &T, plain: impl FnOnce(&T)) {
@@ -42,18 +47,34 @@ pub(super) fn short_time(text: &str) -> String {
 pub(super) fn change(before: Option<&str>, after: Option<&str>) -> String {
     let before = members(before);
     let after = members(after);
-    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let keys: BTreeSet<&String> = before
+        .keys()
+        .chain(after.keys())
+        .filter(|key| !CHANGE_SILENT.contains(&key.as_str()))
+        .collect();
     let mut parts = Vec::new();
     for key in keys {
         match (before.get(key), after.get(key)) {
             (Some(old), Some(new)) if old == new => {}
-            (Some(old), Some(new)) => parts.push(format!("{key}: {} → {}", brief(old), brief(new))),
-            (None, Some(new)) => parts.push(format!("{key}: {}", brief(new))),
-            (Some(old), None) => parts.push(format!("{key}: was {}", brief(old))),
+            (Some(old), Some(new)) => {
+                parts.push(format!("{key}: {} → {}", brief(key, old), brief(key, new)));
+            }
+            // What is not set yet is no news.
+            (None, Some(serde_json::Value::Null)) => {}
+            (None, Some(new)) => parts.push(format!("{key}: {}", brief(key, new))),
+            (Some(old), None) => parts.push(format!("{key}: was {}", brief(key, old))),
             (None, None) => {}
         }
     }
-    or_dash(&parts.join(", "))
+    or_dash(&short(&parts.join(", "), CHANGE_LEN_MAX))
+}
+
+/// A text's beginning.
+fn short(text: &str, len_max: usize) -> String {
+    match text.char_indices().nth(len_max) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }
 
 fn members(text: Option<&str>) -> serde_json::Map<String, serde_json::Value> {
@@ -64,19 +85,20 @@ fn members(text: Option<&str>) -> serde_json::Map<String, serde_json::Value> {
     }
 }
 
-fn brief(value: &serde_json::Value) -> String {
+fn brief(key: &str, value: &serde_json::Value) -> String {
     let text = match value {
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Object(_) => "{…}".to_owned(),
+        // Records keep times in milliseconds.
+        serde_json::Value::Number(ms) if key.ends_with("at") || key.ends_with("after") => ms
+            .as_i64()
+            .map_or_else(|| ms.to_string(), |ms| table::time(WallTime(ms))),
         serde_json::Value::Array(_)
         | serde_json::Value::Null
         | serde_json::Value::Bool(_)
         | serde_json::Value::Number(_) => value.to_string(),
     };
-    match text.char_indices().nth(VALUE_LEN_MAX) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+    short(&text, VALUE_LEN_MAX)
 }
 
 fn page(facts: &[(&str, String)]) {
@@ -87,15 +109,36 @@ fn page(facts: &[(&str, String)]) {
 }
 
 pub(super) fn issued(issued: &json::Issued) {
-    table::line(&format!(
-        "{} {} added. Run on its host, before {}:\n\n  {}\n\nand give it this token on standard input; it works \
-         once:\n\n  {}",
+    table::line(&steps(issued, "added"));
+}
+
+pub(super) fn issued_again(issued: &json::Issued) {
+    table::line(&steps(issued, "has a new token, and no older one works"));
+}
+
+/// What to do on the member's host. The token is given apart from the command, which asks for it:
+/// neither arguments nor the shell's history hold it.
+fn steps(issued: &json::Issued, what: &str) -> String {
+    let command = match issued.install_command.split_once("| ") {
+        Some((_, command)) => command,
+        None => &issued.install_command,
+    };
+    let mut words = command.split(' ').skip_while(|word| *word != "--dir").skip(1);
+    let dir = words.next().unwrap_or("DIR");
+    let daemon = if issued.role == "relay" {
+        "supervisor"
+    } else {
+        "node"
+    };
+    format!(
+        "{} {} {what}. On its host, before {}:\n\n  {command}\n\nIt asks for this token, which works once:\n\n  \
+         {}\n\nThen, as a service:\n\n  fairlead run {daemon} --dir {dir}\n\nAny other --dir will do where {dir} \
+         cannot be written; nothing here needs root.",
         issued.role,
         issued.name,
         short_time(&issued.expires_at),
-        issued.install_command,
-        issued.token
-    ));
+        issued.token,
+    )
 }
 
 fn head(head: Option<json::PolicyHead>) -> String {
@@ -236,7 +279,32 @@ mod tests {
         assert_eq!(change(None, Some(r#"{"a":[1]}"#)), "a: [1]");
         assert_eq!(change(Some(r#""72h""#), Some(r#""1h""#)), "value: 72h → 1h");
         assert_eq!(change(None, None), "-");
-        assert_eq!(brief(&"x".repeat(50).into()), format!("{}…", "x".repeat(40)));
+        assert_eq!(brief("a", &"x".repeat(50).into()), format!("{}…", "x".repeat(40)));
+        let at = r#"{"id":"0","lost_at":1796040000000,"gone":null}"#;
+        assert_eq!(change(None, Some(at)), "lost_at: 2026-11-30T12:00:00Z");
+    }
+
+    #[test]
+    fn the_token_stands_apart_from_the_command() {
+        let issued = json::Issued {
+            role: "relay".into(),
+            id: "1".into(),
+            name: "paris-1".into(),
+            install_command: "printf %s 'SECRET' | fairlead enrol relay --control c:1 --dir /var/lib/x"
+                .into(),
+            token: "SECRET".into(),
+            expires_at: "2026-11-30T11:49:00.5Z".into(),
+        };
+        let text = steps(&issued, "added");
+        assert_eq!(text.matches("SECRET").count(), 1, "{text}");
+        assert!(
+            text.contains("\n  fairlead enrol relay --control c:1 --dir /var/lib/x\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  fairlead run supervisor --dir /var/lib/x\n"),
+            "{text}"
+        );
     }
 
     #[test]

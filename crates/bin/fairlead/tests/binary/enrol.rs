@@ -61,14 +61,18 @@ impl Control {
         self.dir.path().join(name)
     }
 
-    fn cli(&self, arguments: &[&str]) -> Output {
-        fairlead()
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = fairlead();
+        command
             .args(arguments)
             .env("FAIRLEAD_CONTROL", &self.address)
             .env("FAIRLEAD_CA_FILE", self.path("control/ca.pem"))
-            .env("FAIRLEAD_TOKEN_FILE", self.path("control/admin.token"))
-            .output()
-            .unwrap()
+            .env("FAIRLEAD_TOKEN_FILE", self.path("control/admin.token"));
+        command
+    }
+
+    fn cli(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
@@ -218,5 +222,132 @@ fn a_lab_takes_several_relays_on_one_host() {
     assert_eq!(bad.status.code(), Some(64), "{text}");
     for place in ["NAME:", "--target:", "--listen:"] {
         assert!(text.contains(place), "{place} {text}");
+    }
+}
+
+/// R-ENR-02: what this host cannot do is found before the token is spent; the token works after it.
+#[test]
+fn a_folder_that_cannot_be_made_spends_no_token() {
+    let control = Control::start();
+    let pin = control.pin();
+    let token = control.token(&["node", "add", "alpha", "--json"]);
+    let file = control.path("file");
+    std::fs::write(&file, "").unwrap();
+    let (exit, text) = control.enrol("node", &control.address, &pin, &token, &file.join("alpha"));
+    assert_eq!(exit, 1, "{text}");
+    assert!(text.contains("parent"), "{text}");
+    let (exit, text) = control.enrol("node", &control.address, &pin, &token, &control.path("alpha"));
+    assert_eq!(exit, 0, "{text}");
+    assert!(text.contains("next: fairlead run node --dir "), "{text}");
+}
+
+/// R-ENR-02: an enrolment that was killed after the control plane's commit goes on with its key.
+#[test]
+fn an_enrolment_that_was_cut_short_goes_on_with_its_token() {
+    let control = Control::start();
+    let pin = control.pin();
+    let token = control.token(&["node", "add", "alpha", "--json"]);
+    let dir = control.path("alpha");
+    let enrol = || control.enrol("node", &control.address, &pin, &token, &dir);
+    assert_eq!(enrol().0, 0);
+    // As if it had been killed just before its last step.
+    std::fs::remove_file(dir.join("member.json")).unwrap();
+    std::fs::rename(&dir, control.path(".alpha.enrol")).unwrap();
+    let (exit, text) = enrol();
+    assert_eq!(exit, 0, "{text}");
+    assert!(dir.join("member.json").exists() && !control.path(".alpha.enrol").exists());
+    // With another key, the token is used.
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(enrol().0, 11);
+}
+
+/// A relay that is not on port 9443 listens where it is advertised.
+#[test]
+fn a_relay_listens_on_the_port_of_its_address() {
+    let control = Control::start();
+    let pin = control.pin();
+    let add = [
+        "relay",
+        "add",
+        "one",
+        "--address",
+        "one.example:19443",
+        "--failure-domain",
+        "h",
+        "--json",
+    ];
+    let token = control.token(&add);
+    let dir = control.path("one");
+    let (exit, text) = control.enrol("relay", &control.address, &pin, &token, &dir);
+    assert_eq!(exit, 0, "{text}");
+    let member = std::fs::read_to_string(dir.join("member.json")).unwrap();
+    assert!(member.contains("\"[::]:19443\""), "{member}");
+}
+
+/// R-UI-02: what cannot be printed is an error; a reader that has enough is none.
+#[test]
+fn an_answer_that_cannot_be_printed_is_an_error() {
+    let control = Control::start();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |stdout: Stdio| {
+        let mut command = control.command(&["audit", "ls"]);
+        command.stdout(stdout).stderr(Stdio::piped()).output().unwrap()
+    };
+    let output = run(full.into());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = run(writer.into());
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// What is not there is said with what is; nothing is asked for by an empty name.
+#[test]
+fn names_that_are_not_there_are_answered_with_those_that_are() {
+    let control = Control::start();
+    control.json(&["node", "add", "alpha", "--json"]);
+    for (arguments, code, says) in [
+        (&["node", "show", "nope"][..], 1, "alpha"),
+        (&["node", "show", ""], 64, "which node"),
+        (&["settings", "get", "policy.leese"], 1, "policy.lease"),
+        (&["settings", "set", "policy.lease"], 64, "KEY=VALUE"),
+        (&["audit", "ls", "--limit", "5000"], 64, "`5000`"),
+        (&["audit", "ls", "--last", "-5"], 64, "`-5`"),
+    ] {
+        let output = control.cli(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(says), "{arguments:?}: {text}");
+    }
+    assert!(
+        control
+            .cli(&["settings", "set", "policy.lease=48h"])
+            .status
+            .success()
+    );
+    let last = control.cli(&["audit", "ls", "--last", "1"]);
+    let last = String::from_utf8(last.stdout).unwrap();
+    assert!(
+        last.contains("policy.lease") && last.lines().count() == 2,
+        "{last}"
+    );
+}
+
+/// A daemon without its member says what makes one.
+#[test]
+fn a_daemon_without_a_member_says_to_enrol() {
+    let dir = tempfile::tempdir().unwrap();
+    for (role, member) in [("supervisor", "relay"), ("worker", "relay"), ("node", "node")] {
+        for path in [dir.path().join("none"), dir.path().to_owned()] {
+            let output = fairlead()
+                .args(["run", role, "--dir"])
+                .arg(path)
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(64), "{text}");
+            assert!(text.contains(&format!("fairlead enrol {member}")), "{text}");
+        }
     }
 }

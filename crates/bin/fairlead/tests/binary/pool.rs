@@ -251,3 +251,50 @@ fn a_pool_carries_bytes_heals_and_stops() {
         pids.iter().all(|(_, pid)| !alive(*pid)).then_some(())
     });
 }
+
+/// `up`, killed or interrupted at any instant of its first runs, comes up whole the next time.
+#[test]
+fn a_first_run_that_is_cut_short_is_gone_on_with() {
+    // Instants spread over a first run, from before its lock to after its first members.
+    let cuts = [
+        ("-KILL", 20),
+        ("-INT", 300),
+        ("-KILL", 450),
+        ("-KILL", 600),
+        ("-INT", 700),
+        ("-KILL", 900),
+    ];
+    for cuts in cuts.chunks(3) {
+        let dir = tempfile::Builder::new().prefix("fl").tempdir().unwrap();
+        for (how, after_ms) in cuts {
+            let mut child = fairlead()
+                .args(["up", "--ports", "auto", "--relays", "2", "--dir"])
+                .arg(dir.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // The instant is what is tested; there is no event to wait for.
+            std::thread::sleep(Duration::from_millis(*after_ms));
+            signal(how, i64::from(child.id()));
+            child.wait().unwrap();
+        }
+        let up = Up::start(dir.path());
+        assert!(up.echo(b"whole").as_deref() == Some(b"whole"), "{cuts:?}");
+        assert!(up.interrupt().success());
+    }
+}
+
+/// What an admin adds beside the pool holds its next start up no more than a moment; a demo link
+/// that was removed stays away.
+#[test]
+fn what_an_admin_added_or_removed_holds_no_start_up() {
+    let dir = tempfile::Builder::new().prefix("fl").tempdir().unwrap();
+    let up = Up::start(dir.path());
+    assert!(up.cli(&["node", "add", "delta"]).status.success());
+    assert!(up.cli(&["link", "rm", "demo"]).status.success());
+    assert!(up.interrupt().success());
+    let up = Up::start(dir.path());
+    assert_eq!(up.file()["links"].as_array().unwrap().len(), 0, "{}", up.file());
+    assert!(up.interrupt().success());
+}
