@@ -3,11 +3,23 @@
 use crate::document::{Grant, NodePolicy, Publication};
 use crate::envelope::Verified;
 use fairlead_model::{NodeId, RefusalCode, RouteId, WallTime};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Skew between two hosts' clocks that is tolerated (R-POL-05).
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
+
+/// What a node says of the grants it keeps, so that the control plane sends again what was not kept:
+/// SHA-256 over each envelope behind its length (u32, big-endian), in the order they came.
+pub fn grants_digest<'a>(envelopes: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for envelope in envelopes {
+        digest.update(u32::try_from(envelope.len()).unwrap_or(u32::MAX).to_be_bytes());
+        digest.update(envelope);
+    }
+    digest.finalize().into()
+}
 
 /// Checks the grants of streams that other nodes open to this one.
 ///

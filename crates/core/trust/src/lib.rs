@@ -26,7 +26,7 @@ pub use document::{
     Publication, PublishedRoute, RelayPolicy, RelaySettings,
 };
 pub use envelope::{Document, PayloadType, SealError, Verified, VerifiedPayload, VerifyError, seal, verify};
-pub use grant::{GrantCheck, GrantRefused};
+pub use grant::{GrantCheck, GrantRefused, grants_digest};
 pub use key::{KeyError, KeyId, Keyring, SigningKey, VerifyingKey};
 
 #[cfg(test)]

@@ -104,6 +104,21 @@ impl StateFile {
         self.load_from(&self.previous())
     }
 
+    /// Renames a damaged file to `NAME.damaged`: for a state that can be had anew, whose owner goes
+    /// on without it. An absent one is fine.
+    ///
+    /// # Errors
+    /// It cannot be renamed.
+    pub fn set_aside(&self) -> Result<(), StateError> {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".damaged");
+        match fs::rename(&self.path, &name) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(FileError::io("set aside the state as", Path::new(&name), error).into()),
+        }
+    }
+
     fn load_from(&self, path: &Path) -> Result<Option<Vec<u8>>, StateError> {
         let Some(bytes) = file::read_optional(path, self.max.saturating_add(HEADER_LEN))? else {
             return Ok(None);
@@ -178,6 +193,22 @@ mod tests {
             file.save(&[0; 101]),
             Err(StateError::TooLarge { len: 101, .. })
         ));
+    }
+
+    #[test]
+    fn what_is_set_aside_never_becomes_the_previous_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(dir.path().join("s"), MAGIC, 100);
+        file.set_aside().unwrap();
+        file.save(b"one").unwrap();
+        file.save(b"two").unwrap();
+        fs::write(file.path(), b"junk").unwrap();
+        file.set_aside().unwrap();
+        assert!(file.load().unwrap().is_none());
+        assert_eq!(fs::read(dir.path().join("s.damaged")).unwrap(), b"junk");
+        file.save(b"three").unwrap();
+        file.save(b"four").unwrap();
+        assert_eq!(file.load_previous().unwrap().unwrap(), b"three");
     }
 
     /// R-POL-04: a damaged head is never taken for "no head yet".

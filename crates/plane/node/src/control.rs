@@ -277,7 +277,9 @@ impl ControlSession {
     }
 
     fn status(&self) -> pb::NodeStatus {
-        let (epoch, revision) = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).head();
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let ((epoch, revision), grants_digest) = (keeper.head(), keeper.grants_digest());
+        drop(keeper);
         let relays = self
             .relays
             .reach()
@@ -299,6 +301,7 @@ impl ControlSession {
                 route_id: id_bytes(route.to_bytes()),
                 listening: state.is_ok(),
                 error: state.err().unwrap_or_default(),
+                last_refusal: None,
             });
         pb::NodeStatus {
             policy_epoch: epoch.0,
@@ -313,6 +316,7 @@ impl ControlSession {
             live_streams: self.live.len() as u64,
             memory_bytes: fairlead_host::resources().rss_bytes,
             metrics: self.metrics_url.clone(),
+            grants_digest: Bytes::copy_from_slice(&grants_digest),
         }
     }
 }

@@ -75,6 +75,11 @@ impl NodeState {
         Ok(self.documents.save(&encode(documents)?)?)
     }
 
+    /// Renames documents that cannot be read, for who wants to look at them. Blocking.
+    pub(crate) fn set_aside(&self) -> Result<(), StateError> {
+        self.documents.set_aside()
+    }
+
     /// Counts this start of the daemon and returns the new count. Blocking.
     ///
     /// The count never falls below the wall clock in seconds, so that it still rises after its file

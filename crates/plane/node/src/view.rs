@@ -113,7 +113,8 @@ pub(crate) struct ViewKeeper {
 
 impl ViewKeeper {
     /// Loads what was kept and verifies it again. Documents that are damaged or not verifiable are
-    /// set aside with a warning: the control plane sends them anew.
+    /// set aside with a warning: the control plane sends them anew. A damaged file is kept beside
+    /// under another name, so that the next save does not make it the previous state.
     pub(crate) fn load(node: NodeId, keys: Keyring, state: NodeState) -> Self {
         let mut keeper = Self {
             node,
@@ -124,10 +125,18 @@ impl ViewKeeper {
         };
         match keeper.state.load() {
             Ok(documents) => keeper.take_kept(documents),
-            Err(error) => tracing::warn!(
-                error = fairlead_telemetry::chain(&error),
-                "the kept node policy cannot be read; waiting for the control plane's"
-            ),
+            Err(error) => {
+                tracing::warn!(
+                    error = fairlead_telemetry::chain(&error),
+                    "the kept node policy cannot be read; waiting for the control plane's"
+                );
+                if let Err(error) = keeper.state.set_aside() {
+                    tracing::warn!(
+                        error = fairlead_telemetry::chain(&error),
+                        "the damaged file stays in place"
+                    );
+                }
+            }
         }
         keeper
     }
@@ -157,6 +166,11 @@ impl ViewKeeper {
         let view = self.view.borrow();
         view.policy()
             .map_or((PolicyEpoch(0), Revision(0)), |p| (p.epoch, p.revision))
+    }
+
+    /// The digest of the grants that are on disk.
+    pub(crate) fn grants_digest(&self) -> [u8; 32] {
+        fairlead_trust::grants_digest(self.documents.grants.iter().map(AsRef::as_ref))
     }
 
     /// Replaces the keys that policies are verified with.

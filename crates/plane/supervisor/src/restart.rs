@@ -8,8 +8,9 @@ use fairlead_model::MonoTime;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A run at least this long counts as a good one: it clears the back-off.
-pub const GOOD_RUN: Duration = Duration::from_secs(10);
+/// A run at least this long counts as a good one: it clears the back-off. Below the 7 s between two
+/// kills of F-04.
+pub const GOOD_RUN: Duration = Duration::from_secs(5);
 /// First delay after a short run. A worker needs about 50 ms to listen, so this keeps the gap of
 /// one crash below the 3 s for which nodes hold new connections (R-NOD-02).
 pub const DELAY_FIRST: Duration = Duration::from_millis(200);
@@ -17,7 +18,8 @@ pub const DELAY_FIRST: Duration = Duration::from_millis(200);
 pub const DELAY_MAX: Duration = Duration::from_secs(5);
 /// Delay while in a crash loop: the host is spared, the relay still heals by itself.
 pub const CRASH_LOOP_DELAY: Duration = Duration::from_secs(30);
-/// This many ends within [`CRASH_LOOP_WINDOW`] are a crash loop.
+/// This many ends of short runs within [`CRASH_LOOP_WINDOW`] are a crash loop. A run of
+/// [`GOOD_RUN`] is none of them, however often one is ended from outside.
 pub const CRASH_LOOP_ENDS: usize = 5;
 /// See [`CRASH_LOOP_ENDS`].
 pub const CRASH_LOOP_WINDOW: Duration = Duration::from_secs(60);
@@ -44,7 +46,7 @@ impl Restart {
     }
 }
 
-/// Remembers the last ends, at most [`CRASH_LOOP_ENDS`] of them.
+/// Remembers the last ends of short runs, at most [`CRASH_LOOP_ENDS`] of them.
 #[derive(Debug, Default)]
 pub struct RestartRule {
     ends: VecDeque<MonoTime>,
@@ -54,6 +56,11 @@ pub struct RestartRule {
 impl RestartRule {
     /// A run that began at `began` has ended at `now`.
     pub fn ended(&mut self, began: MonoTime, now: MonoTime) -> Restart {
+        if now.since(began) >= GOOD_RUN {
+            self.ends.clear();
+            self.short_runs = 0;
+            return Restart::After(Duration::ZERO);
+        }
         if self.ends.len() == CRASH_LOOP_ENDS {
             self.ends.pop_front();
         }
@@ -65,10 +72,6 @@ impl RestartRule {
                 .is_some_and(|first| now.since(*first) < CRASH_LOOP_WINDOW);
         if crash_loop {
             return Restart::CrashLoop(CRASH_LOOP_DELAY);
-        }
-        if now.since(began) >= GOOD_RUN {
-            self.short_runs = 0;
-            return Restart::After(Duration::ZERO);
         }
         let delay = DELAY_FIRST
             .saturating_mul(1 << self.short_runs.min(10))
@@ -114,6 +117,14 @@ mod tests {
             assert!(matches!(rule.ended(at(i), at(i)), Restart::After(_)), "{i}");
         }
         assert_eq!(rule.ended(at(5), at(6)), Restart::CrashLoop(CRASH_LOOP_DELAY));
+        // Good runs are none, however many end within the window.
+        for i in 0..10 {
+            let began = 10 + i * 11;
+            assert_eq!(
+                rule.ended(at(began), at(began + 10)),
+                Restart::After(Duration::ZERO)
+            );
+        }
         // Ends far apart are none.
         assert!(matches!(rule.ended(at(3600), at(3601)), Restart::After(_)));
     }
