@@ -96,6 +96,16 @@ fn leaf_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, Certifi
     Ok(uri)
 }
 
+/// SHA-256 of the public key in the certificate `der`: the bits of the key alone, without its
+/// algorithm, as a signing request's key is hashed.
+///
+/// # Errors
+/// It is malformed.
+pub fn key_hash_of(der: &[u8]) -> Result<[u8; 32], CertificateError> {
+    let certificate = parse(der)?;
+    Ok(Sha256::digest(&certificate.public_key().subject_public_key.data).into())
+}
+
 /// How long the certificate `der` is valid, whoever it names.
 ///
 /// # Errors

@@ -6,7 +6,8 @@
 mod view;
 
 pub use view::{
-    AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Relay, Setting, Status, Token, Worker,
+    AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
+    Worker,
 };
 
 use serde::{Deserialize, Serialize};

@@ -31,10 +31,10 @@ const PATH_SHOWN_MAX: usize = 128;
 pub(crate) fn router(admin: Admin) -> Router {
     let (protected, document) = OpenApiRouter::with_openapi(openapi::document())
         .routes(routes!(relays::list, relays::add))
-        .routes(routes!(relays::show))
+        .routes(routes!(relays::show, relays::remove))
         .routes(routes!(relays::reissue))
         .routes(routes!(nodes::list, nodes::add))
-        .routes(routes!(nodes::show))
+        .routes(routes!(nodes::show, nodes::remove))
         .routes(routes!(nodes::reissue))
         .routes(routes!(links::list, links::add))
         .routes(routes!(links::show, links::remove))

@@ -185,6 +185,7 @@ impl Control {
             key_hash: key_hash.clone(),
             host: checked.request.host_fingerprint.clone(),
             certificate_not_after: At::from(now.plus(CERTIFICATE_LIFETIME)),
+            connected: false,
         };
         let mut change = Change::default();
         match member {

@@ -2,7 +2,7 @@
 
 use crate::plan::RELAYS_MAX;
 use crate::readiness::{Asked, Probes};
-use fairlead_model::{EndpointId, HostPort, MonoTime, NodeId, RelayId, RouteId};
+use fairlead_model::{EndpointId, HostPort, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::ProbeRequest;
 use fairlead_trust::admission::PolicyHead;
 use std::collections::BTreeMap;
@@ -61,6 +61,16 @@ pub(crate) struct Reach {
 pub(crate) struct Listener {
     pub(crate) listening: bool,
     pub(crate) error: String,
+    pub(crate) last_refusal: Option<LastRefusal>,
+}
+
+/// The latest stream of a route that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastRefusal {
+    /// The code's number; one of a newer version may be unknown here.
+    pub(crate) code: u32,
+    pub(crate) at: WallTime,
+    pub(crate) count: u64,
 }
 
 /// A session's number: a late end of an old session is told from the end of the one that took its
@@ -210,6 +220,25 @@ impl Observed {
         {
             node.session = None;
             node.lost_at = Some(now);
+        }
+    }
+
+    /// Ends a removed relay's session, and forgets what was seen of it.
+    pub(crate) fn forget_relay(&self, id: RelayId) {
+        let mut members = self.lock();
+        if let Some(session) = members.relays.remove(&id).and_then(|relay| relay.session) {
+            session.cancel.cancel();
+        }
+        for other in members.relays.values_mut() {
+            other.probes.asked = other.probes.asked.filter(|asked| asked.by != id);
+        }
+    }
+
+    /// Ends a removed node's session, and forgets what was seen of it.
+    pub(crate) fn forget_node(&self, id: NodeId) {
+        let node = self.lock().nodes.remove(&id);
+        if let Some(session) = node.and_then(|node| node.session) {
+            session.cancel.cancel();
         }
     }
 

@@ -27,6 +27,11 @@ impl From<At> for WallTime {
     }
 }
 
+/// RFC 3339 with milliseconds.
+pub(crate) fn time_text(at: WallTime) -> String {
+    jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |t| format!("{t:.3}"))
+}
+
 /// A model type in its text form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Text<T>(pub(crate) T);
@@ -87,6 +92,19 @@ pub(crate) struct EnrolledRecord {
     /// Parts that tell its host from another ([`crate::fingerprint`]).
     pub(crate) host: BTreeMap<String, String>,
     pub(crate) certificate_not_after: At,
+    /// Whether it has had a session since: its host holds what enrolment gave it.
+    #[serde(default)]
+    pub(crate) connected: bool,
+}
+
+impl EnrolledRecord {
+    /// After a session.
+    pub(crate) fn connected(self) -> Self {
+        Self {
+            connected: true,
+            ..self
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use axum::extract::Extension;
 use faces::Faces;
 use fairlead_model::Identity;
 use fairlead_rpc::GRPC_SERVER_NAME;
-use fairlead_trust::certificate::identity_of;
+use fairlead_trust::certificate::{identity_of, key_hash_of};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -31,6 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -112,7 +113,8 @@ pub async fn serve(
     if let Some(metrics) = &inner.settings.metrics {
         metrics::register(metrics, &inner);
     }
-    let mut reconcile = tokio::spawn(reconcile::run(Arc::clone(&inner), stop.clone()));
+    let mut reconcile = JoinSet::new();
+    reconcile.spawn(reconcile::run(Arc::clone(&inner), stop.clone()));
     let grpc = tonic::service::Routes::new(service(Arc::clone(&inner)))
         .prepare()
         .into_axum_router();
@@ -132,11 +134,11 @@ pub async fn serve(
     let result = loop {
         tokio::select! {
             () = cancel.cancelled() => break Ok(()),
-            ended = &mut reconcile => {
+            ended = reconcile.join_next() => {
                 break match ended {
-                    Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(error.into()),
-                    Err(_) => Err(CommitError::Stopping.into()),
+                    Some(Ok(Ok(()))) => Ok(()),
+                    Some(Ok(Err(error))) => Err(error.into()),
+                    Some(Err(_)) | None => Err(CommitError::Stopping.into()),
                 };
             }
             accepted = listener.accept() => match accepted {
@@ -165,13 +167,11 @@ pub async fn serve(
     let ended = async {
         inner.sessions.wait().await;
         tasks.wait().await;
-        if !reconcile.is_finished() {
-            let _ = (&mut reconcile).await;
-        }
+        while reconcile.join_next().await.is_some() {}
     };
     if tokio::time::timeout(STOP_WAIT_MAX, ended).await.is_err() {
         tracing::warn!("connections did not end in time");
-        reconcile.abort();
+        reconcile.abort_all();
     }
     inner.ledger.close().await;
     tracing::info!("the control plane stopped");
@@ -243,7 +243,7 @@ impl Connection {
         drop(place);
         if is_grpc {
             let caller = self.caller(&stream)?;
-            let place = self.rooms.members.enter(caller.0);
+            let place = self.rooms.members.enter(caller.identity);
             let router = self.grpc.clone().layer(Extension(caller));
             self.serve(stream, router, place).await
         } else {
@@ -309,6 +309,7 @@ impl Connection {
             .and_then(|chain| chain.first())
             .ok_or("no client certificate")?;
         let (identity, _) = identity_of(leaf, &self.inner.domain).map_err(|e| e.to_string())?;
-        Ok(Caller(identity))
+        let key_hash = key_hash_of(leaf).map_err(|e| e.to_string())?;
+        Ok(Caller { identity, key_hash })
     }
 }

@@ -181,6 +181,13 @@ impl State {
         self.nodes.get(&id).map(|k| &k.record)
     }
 
+    pub(crate) fn has(&self, member: MemberKey) -> bool {
+        match member {
+            MemberKey::Relay(id) => self.relays.contains_key(&id.0),
+            MemberKey::Node(id) => self.nodes.contains_key(&id.0),
+        }
+    }
+
     /// A relay by name or id.
     pub(crate) fn find_relay(&self, name_or_id: &str) -> Option<&RelayRecord> {
         let mut relays = self.relays.values().map(|k| &k.record);

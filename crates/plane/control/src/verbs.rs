@@ -3,6 +3,7 @@
 
 mod link;
 mod member;
+mod remove;
 
 use crate::api::{
     AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Principal, Scope, SettingView, StatusView,
@@ -203,11 +204,17 @@ impl Control {
         views
     }
 
-    /// Revokes an admin token, by name or id; the token as it was.
+    /// Revokes an admin token, by name or id; the token as it was. The token that the request is
+    /// made with only where `force` says so.
     ///
     /// # Errors
-    /// No such token; it is the last one that may change things.
-    pub async fn revoke_token(&self, by: &Principal, name_or_id: &str) -> Result<TokenView, ApiError> {
+    /// No such token; it is the last one that may change things, or `by` itself.
+    pub async fn revoke_token(
+        &self,
+        by: &Principal,
+        name_or_id: &str,
+        force: bool,
+    ) -> Result<TokenView, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let tokens = &turn.state().tokens;
         let (hash, record) = tokens
@@ -221,6 +228,16 @@ impl Control {
                 ApiCode::InUse,
                 format!(
                     "token {} is the last one with admin:system; add another before you revoke it",
+                    record.name
+                ),
+            ));
+        }
+        if record.id.0 == by.token && !force {
+            return Err(ApiError::new(
+                ApiCode::InUse,
+                format!(
+                    "token {} is the one that this request is made with; whatever uses it would be locked out: \
+                     use another token, or say force",
                     record.name
                 ),
             ));

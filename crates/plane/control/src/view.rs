@@ -1,8 +1,8 @@
 //! Views: what is wanted, what is signed and what was reported, put together for people.
 
 use crate::api::{
-    HeadView, LinkState, LinkView, NodeState, NodeView, PolicyView, ReachView, Ref, RelayState, RelayView,
-    StatusView, WorkerView,
+    HeadView, LinkState, LinkView, NodeState, NodeView, PolicyView, ReachView, Ref, RefusalView, RelayState,
+    RelayView, StatusView, WorkerView,
 };
 use crate::control::Inner;
 use crate::observed::{Members, NodeObserved, NodeReport};
@@ -12,7 +12,7 @@ use crate::readiness::{self, OFFLINE_AFTER};
 use crate::reconcile::facts;
 use crate::record::{At, LinkRecord, NodeRecord, RelayRecord};
 use crate::state::State;
-use fairlead_model::{Generation, MonoTime, Name, NodeId, RelayId, WallTime};
+use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, WallTime};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -90,7 +90,30 @@ impl<'a> Viewer<'a> {
         }
     }
 
-    fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
+    /// Whether the relay's supervisor is connected.
+    pub(crate) fn is_connected(&self, id: RelayId) -> bool {
+        self.members.relays.get(&id).is_some_and(|o| o.session.is_some())
+    }
+
+    /// How many connected nodes say that they are connected to the relay.
+    pub(crate) fn nodes_on(&self, id: RelayId) -> usize {
+        self.members.witnesses(id).0
+    }
+
+    /// When an enrolled relay that is not connected was seen last, or later.
+    pub(crate) fn seen_last(&self, record: &RelayRecord) -> WallTime {
+        let lost = self.members.relays.get(&record.id.0).and_then(|o| o.lost_at);
+        let seen = self.last_seen(false, lost, record.lost_at);
+        let enrolled = record.enrolled.as_ref();
+        match (seen, enrolled) {
+            (Some(seen), _) => seen,
+            (None, Some(enrolled)) if !enrolled.connected => enrolled.at.into(),
+            // It was connected when the control plane before this one ended.
+            (None, _) => self.wall.minus(self.mono.since(self.inner.started)),
+        }
+    }
+
+    pub(crate) fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
         let observed = self.members.relays.get(&record.id.0);
         readiness::standing(&facts(
             record,
@@ -250,7 +273,26 @@ impl<'a> Viewer<'a> {
                 LinkState::Pending
             },
             waiting_for,
+            last_refusal: self.last_refusal(record),
         }
+    }
+
+    fn last_refusal(&self, record: &LinkRecord) -> Option<RefusalView> {
+        let consumer = self.members.nodes.get(&record.consumer.0)?;
+        let listener = consumer.status.as_ref()?.listeners.get(&record.route.0)?;
+        let refusal = listener.last_refusal?;
+        let code = u16::try_from(refusal.code)
+            .ok()
+            .and_then(RefusalCode::from_number);
+        Some(RefusalView {
+            code: code.map_or("UNKNOWN", RefusalCode::as_str),
+            message: code.map_or_else(
+                || format!("a code of a newer version: {}", refusal.code),
+                |code| code.message().to_owned(),
+            ),
+            at: refusal.at,
+            count: refusal.count,
+        })
     }
 
     /// What is missing until a connection to the link's listener is carried.

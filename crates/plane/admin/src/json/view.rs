@@ -289,6 +289,34 @@ pub struct Link {
     pub state: String,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
+    /// The latest connection to its listener that was turned away, if any was since the consumer's
+    /// daemon started.
+    #[serde(default)]
+    pub last_refusal: Option<Refusal>,
+}
+
+/// The latest connection of a link that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Refusal {
+    /// Stable code, such as `TARGET_REFUSED`.
+    pub code: String,
+    /// One sentence.
+    pub message: String,
+    /// When, by the consumer's clock.
+    pub at: String,
+    /// How many were refused since the consumer's daemon started.
+    pub count: u64,
+}
+
+impl From<api::RefusalView> for Refusal {
+    fn from(r: api::RefusalView) -> Self {
+        Self {
+            code: r.code.to_owned(),
+            message: r.message,
+            at: time(r.at),
+            count: r.count,
+        }
+    }
 }
 
 impl From<api::LinkView> for Link {
@@ -309,6 +337,7 @@ impl From<api::LinkView> for Link {
             placement_reason: l.placement_reason,
             state: l.state.as_str().to_owned(),
             waiting_for: l.waiting_for,
+            last_refusal: l.last_refusal.map(Into::into),
         }
     }
 }

@@ -45,7 +45,22 @@ pub(super) async fn show(State(admin): State<Admin>, Which(which): Which) -> Ans
     Ok(Json(admin.control.node(&which).await?.into()))
 }
 
-/// A new token for a node that has not enrolled yet; the one before ends.
+/// Removes a node, and answers with it as it was; its session and certificate end at once. Refused while links use it.
+#[utoipa::path(
+    delete, path = "/v1/nodes/{node}", tag = "members", operation_id = "node_remove",
+    security(("bearer" = [])),
+    params(("node" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Node), (status = "default", body = ErrorBody))
+)]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Extension(principal): Extension<Principal>,
+    Which(which): Which,
+) -> Answer<Node> {
+    Ok(Json(admin.control.remove_node(&principal, &which).await?.into()))
+}
+
+/// A new token for a node whose host has never connected; the one before ends, and an enrolment too.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/token", tag = "members", operation_id = "node_reissue",
     security(("bearer" = [])),

@@ -45,7 +45,22 @@ pub(super) async fn show(State(admin): State<Admin>, Which(which): Which) -> Ans
     Ok(Json(admin.control.relay(&which).await?.into()))
 }
 
-/// A new token for a relay that has not enrolled yet; the one before ends.
+/// Removes a relay, and answers with it as it was; refused while it may carry anything (R-OPS-03); `details.removableAfter` says from when on, where time is the reason.
+#[utoipa::path(
+    delete, path = "/v1/relays/{relay}", tag = "members", operation_id = "relay_remove",
+    security(("bearer" = [])),
+    params(("relay" = String, Path, description = "Name or id")),
+    responses((status = 200, body = Relay), (status = "default", body = ErrorBody))
+)]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Extension(principal): Extension<Principal>,
+    Which(which): Which,
+) -> Answer<Relay> {
+    Ok(Json(admin.control.remove_relay(&principal, &which).await?.into()))
+}
+
+/// A new token for a relay whose host has never connected; the one before ends, and an enrolment too.
 #[utoipa::path(
     post, path = "/v1/relays/{relay}/token", tag = "members", operation_id = "relay_reissue",
     security(("bearer" = [])),

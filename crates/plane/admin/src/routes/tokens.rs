@@ -5,10 +5,14 @@ use crate::Admin;
 use crate::body::Body;
 use crate::json::{AddToken, ErrorBody, IssuedToken, List, Token};
 use crate::refused::Refused;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
-use fairlead_control::api::Principal;
+use fairlead_control::ApiError;
+use fairlead_control::api::{Faults, Principal};
 use http::StatusCode;
+
+/// Characters of an unknown parameter that are repeated.
+const PARAMETER_SHOWN_MAX: usize = 64;
 
 /// Every admin token, without its secret.
 #[utoipa::path(
@@ -35,17 +39,48 @@ pub(super) async fn add(
     Ok((StatusCode::CREATED, Json(issued.into())))
 }
 
-/// Revokes an admin token at once, by name or id.
+/// Revokes an admin token at once, by name or id; the one that the request is made with only with
+/// `force=true`.
 #[utoipa::path(
     delete, path = "/v1/tokens/{token}", tag = "system", operation_id = "token_revoke",
     security(("bearer" = [])),
-    params(("token" = String, Path, description = "Name or id")),
+    params(
+        ("token" = String, Path, description = "Name or id"),
+        ("force" = Option<bool>, Query, description = "Revoke even the token of this request; false if absent"),
+    ),
     responses((status = 200, body = Token), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn revoke(
     State(admin): State<Admin>,
     Extension(principal): Extension<Principal>,
+    RawQuery(query): RawQuery,
     Which(which): Which,
 ) -> Answer<Token> {
-    Ok(Json(admin.control.revoke_token(&principal, &which).await?.into()))
+    let force = force(query.as_deref().unwrap_or(""))?;
+    Ok(Json(
+        admin
+            .control
+            .revoke_token(&principal, &which, force)
+            .await?
+            .into(),
+    ))
+}
+
+/// `force` of a query, or every fault.
+fn force(query: &str) -> Result<bool, ApiError> {
+    let mut force = None;
+    let mut faults = Faults::default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("force", _) if force.is_some() => faults.add("force", "it is given twice"),
+            ("force", "true") => force = Some(true),
+            ("force", "false") => force = Some(false),
+            ("force", _) => faults.add("force", "expected true or false"),
+            (name, _) => {
+                let name: String = name.chars().take(PARAMETER_SHOWN_MAX).collect();
+                faults.add(&name, "unknown parameter: allowed is force");
+            }
+        }
+    }
+    faults.into_result(Some(force.unwrap_or(false)))
 }

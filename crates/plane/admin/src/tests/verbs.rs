@@ -227,3 +227,73 @@ async fn tokens_show_their_secret_once() {
         (&json!(true), &json!(subject.control.ca_pin()))
     );
 }
+
+/// R-OPS-03: members are removed with the object as it was; a node in use is not, and names why.
+#[tokio::test]
+async fn members_are_removed_when_nothing_uses_them() {
+    let subject = with_nodes().await;
+    subject
+        .post("/v1/links", link("db", "127.0.0.1:15432"))
+        .await
+        .ok();
+    let refused = subject.delete("/v1/nodes/beta").await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::CONFLICT, "IN_USE"));
+    assert_eq!(refused.body["error"]["details"]["links"], "db");
+    assert_eq!(
+        subject.get("/v1/links/db").await.ok()["last_refusal"],
+        Value::Null,
+        "nothing was refused"
+    );
+    subject.delete("/v1/links/db").await.ok();
+    let removed = subject.delete("/v1/nodes/beta").await;
+    assert_eq!(
+        (removed.status, &removed.body["name"]),
+        (StatusCode::OK, &json!("beta"))
+    );
+    assert_eq!(subject.delete("/v1/nodes/beta").await.code(), "NOT_FOUND");
+
+    // A typo does not burn the name.
+    let body = json!({"name": "paris-1", "address": "rely.example"});
+    subject.post("/v1/relays", body).await.ok();
+    let removed = subject.delete("/v1/relays/paris-1").await.ok();
+    assert_eq!(removed["address"], "rely.example:9443");
+    let body = json!({"name": "paris-1", "address": "relay.example"});
+    assert_eq!(subject.post("/v1/relays", body).await.status, StatusCode::CREATED);
+
+    let entries = subject.get("/v1/audit?limit=1000").await.ok();
+    let removals: Vec<&str> = entries["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|e| e["before"].is_string())
+        .filter_map(|e| e["action"].as_str())
+        .collect();
+    assert_eq!(removals, ["link.remove", "node.remove", "relay.remove"]);
+}
+
+/// The token that the request is made with is revoked only on purpose.
+#[tokio::test]
+async fn ones_own_token_is_revoked_with_force_only() {
+    let mut subject = Subject::start().await;
+    let other = subject.token_with("other", "admin:system").await;
+    let refused = subject.delete("/v1/tokens/first").await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::CONFLICT, "IN_USE"));
+    let refused = subject.delete("/v1/tokens/first?force=false").await;
+    assert_eq!(refused.code(), "IN_USE");
+    let bad = subject.delete("/v1/tokens/first?force=yes&really=1").await;
+    assert_eq!(bad.fields(), ["force", "really"]);
+    assert!(
+        subject
+            .delete("/v1/tokens/first?force=true")
+            .await
+            .status
+            .is_success()
+    );
+    assert_eq!(subject.get("/v1/status").await.status, StatusCode::UNAUTHORIZED);
+    subject.token = other;
+    // The last one stays, whatever is said.
+    assert_eq!(
+        subject.delete("/v1/tokens/other?force=true").await.code(),
+        "IN_USE"
+    );
+}

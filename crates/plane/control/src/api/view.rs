@@ -277,6 +277,22 @@ pub struct LinkView {
     pub state: LinkState,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
+    /// The latest connection to its listener that was turned away; `None` where none was since the
+    /// consumer's daemon started.
+    pub last_refusal: Option<RefusalView>,
+}
+
+/// The latest connection of a link that was refused, as its consumer reported it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusalView {
+    /// The stable code, such as `TARGET_REFUSED`; `UNKNOWN` for one of a newer version.
+    pub code: &'static str,
+    /// One sentence.
+    pub message: String,
+    /// When, by the consumer's clock.
+    pub at: WallTime,
+    /// How many were refused since the consumer's daemon started.
+    pub count: u64,
 }
 
 /// One audit entry (R-UI-05).

@@ -218,6 +218,8 @@ impl Apply {
                     Write::Place(link, Some(record)) => change.put(key::place(link), &record),
                     Write::Place(link, None) => change.delete(key::place(link)),
                     Write::Forget(route) => change.delete(key::revoked(route)),
+                    // Removed since the plan was made.
+                    Write::Head(member, ..) if !turn.state().has(member) => {}
                     Write::Head(member, numbering, root) => {
                         change.put(
                             key::head(member),

@@ -13,6 +13,7 @@ use crate::authority::{Csr, Issuance};
 use crate::control::Inner;
 use crate::ledger::Change;
 use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
+use crate::state::State;
 use fairlead_model::{Identity, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_server::{MemberControl, MemberControlServer};
@@ -38,7 +39,18 @@ const TEXT_LEN_MAX: usize = 512;
 
 /// Who is at the other end of a gRPC connection: proven by its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caller(pub(crate) Identity);
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    /// SHA-256 of the public key that it proved to have.
+    pub(crate) key_hash: [u8; 32],
+}
+
+impl Caller {
+    /// Whether it proved the key that the member enrolled with last.
+    fn has_key_of(self, enrolled: &EnrolledRecord) -> bool {
+        enrolled.key_hash == hex::encode(self.key_hash)
+    }
+}
 
 /// The gRPC service.
 #[derive(Debug, Clone)]
@@ -63,15 +75,16 @@ impl MemberControl for Members {
         &self,
         request: Request<Streaming<pb::RelayUp>>,
     ) -> Result<Response<Self::RelaySessionStream>, Status> {
-        let Identity::Relay(id) = caller(&request)? else {
+        let caller = caller(&request)?;
+        let Identity::Relay(id) = caller.identity else {
             return Err(wrong_role("RelaySession", "a relay"));
         };
-        self.enrolled(MemberKey::Relay(Text(id)))?;
+        enrolled(&self.0.ledger.state(), MemberKey::Relay(Text(id)), caller)?;
         let (down, stream) = mpsc::channel(DOWN_QUEUED_MAX);
         let inner = Arc::clone(&self.0);
         self.0
             .sessions
-            .spawn(relay::run(inner, id, request.into_inner(), down));
+            .spawn(relay::run(inner, id, caller, request.into_inner(), down));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -79,15 +92,16 @@ impl MemberControl for Members {
         &self,
         request: Request<Streaming<pb::NodeUp>>,
     ) -> Result<Response<Self::NodeSessionStream>, Status> {
-        let Identity::Node(id) = caller(&request)? else {
+        let caller = caller(&request)?;
+        let Identity::Node(id) = caller.identity else {
             return Err(wrong_role("NodeSession", "a node"));
         };
-        self.enrolled(MemberKey::Node(Text(id)))?;
+        enrolled(&self.0.ledger.state(), MemberKey::Node(Text(id)), caller)?;
         let (down, stream) = mpsc::channel(DOWN_QUEUED_MAX);
         let inner = Arc::clone(&self.0);
         self.0
             .sessions
-            .spawn(node::run(inner, id, request.into_inner(), down));
+            .spawn(node::run(inner, id, caller, request.into_inner(), down));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -95,15 +109,17 @@ impl MemberControl for Members {
         &self,
         request: Request<pb::RenewCertificateRequest>,
     ) -> Result<Response<pb::RenewCertificateResponse>, Status> {
-        let identity = caller(&request)?;
-        let member = match identity {
-            Identity::Relay(id) => MemberKey::Relay(Text(id)),
-            Identity::Node(id) => MemberKey::Node(Text(id)),
-            Identity::Control => return Err(wrong_role("RenewCertificate", "a relay or a node")),
-        };
+        let caller = caller(&request)?;
         let csr = Csr::from_der(&request.get_ref().csr)
             .map_err(|e| Status::invalid_argument(format!("the signing request: {e}")))?;
-        let issuance = self.renew(member, identity, &csr).await?;
+        // With the key it has, no crash parts a member's key and its certificate; another key comes
+        // with another enrolment.
+        if csr.key_hash != caller.key_hash {
+            return Err(Status::invalid_argument(
+                "the signing request: a renewal keeps the member's key",
+            ));
+        }
+        let issuance = self.renew(caller, &csr).await?;
         Ok(Response::new(pb::RenewCertificateResponse {
             certificate_chain: vec![bytes::Bytes::copy_from_slice(&issuance.der)],
             trust_bundle: Some(pb::TrustBundle::from(&self.0.bundle)),
@@ -112,36 +128,24 @@ impl MemberControl for Members {
 }
 
 impl Members {
-    /// A certificate of ours is not enough: the member must be there still.
-    fn enrolled(&self, member: MemberKey) -> Result<(), Status> {
-        let state = self.0.ledger.state();
-        let enrolled = match member {
-            MemberKey::Relay(id) => state.relay(id.0).is_some_and(|r| r.enrolled.is_some()),
-            MemberKey::Node(id) => state.node(id.0).is_some_and(|n| n.enrolled.is_some()),
-        };
-        if enrolled {
-            Ok(())
-        } else {
-            Err(Status::permission_denied(
-                "this member is not enrolled here any more",
-            ))
-        }
-    }
-
-    /// Records the member's new key and certificate, then signs it (R-ENR-08).
-    async fn renew(&self, member: MemberKey, identity: Identity, csr: &Csr) -> Result<Issuance, Status> {
+    /// Records the member's new certificate, then signs it (R-ENR-08).
+    async fn renew(&self, caller: Caller, csr: &Csr) -> Result<Issuance, Status> {
         let inner = &self.0;
+        let member = match caller.identity {
+            Identity::Relay(id) => MemberKey::Relay(Text(id)),
+            Identity::Node(id) => MemberKey::Node(Text(id)),
+            Identity::Control => return Err(wrong_role("RenewCertificate", "a relay or a node")),
+        };
         let issuance = inner
             .authority
-            .issue(csr, identity, &inner.domain, inner.clock.wall())
+            .issue(csr, caller.identity, &inner.domain, inner.clock.wall())
             .map_err(internal)?;
         let turn = inner.ledger.turn().await.map_err(unavailable)?;
+        enrolled(turn.state(), member, caller)?;
         let renewed = |before: &EnrolledRecord| EnrolledRecord {
-            key_hash: hex::encode(csr.key_hash),
             certificate_not_after: issuance.not_after.into(),
             ..before.clone()
         };
-        let gone = || Status::permission_denied("this member is not enrolled here any more");
         let mut change = Change::default();
         match member {
             MemberKey::Relay(id) => {
@@ -178,13 +182,34 @@ impl Members {
     }
 }
 
+/// A certificate of ours is not enough: the member must be there still, and the key must be the one
+/// that it enrolled with last.
+fn enrolled(state: &State, member: MemberKey, caller: Caller) -> Result<(), Status> {
+    let enrolled = match member {
+        MemberKey::Relay(id) => state.relay(id.0).and_then(|r| r.enrolled.as_ref()),
+        MemberKey::Node(id) => state.node(id.0).and_then(|n| n.enrolled.as_ref()),
+    };
+    let enrolled = enrolled.ok_or_else(gone)?;
+    if caller.has_key_of(enrolled) {
+        Ok(())
+    } else {
+        Err(Status::permission_denied(
+            "this member has enrolled again with another key; this one is no longer accepted",
+        ))
+    }
+}
+
+fn gone() -> Status {
+    Status::permission_denied("this member is not enrolled here any more")
+}
+
 /// The caller that the connection's TLS proved. Without one nothing is served: the service is
 /// never mounted where client certificates are not asked for.
-fn caller<T>(request: &Request<T>) -> Result<Identity, Status> {
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     request
         .extensions()
         .get::<Caller>()
-        .map(|caller| caller.0)
+        .copied()
         .ok_or_else(|| Status::unauthenticated("no client certificate"))
 }
 
@@ -213,7 +238,8 @@ enum Ended {
     Stuck,
     /// The member says nothing.
     Silent,
-    /// A newer session of the same member took its place, or the control plane stops.
+    /// A newer session of the same member took its place, the member was removed, or the control
+    /// plane stops.
     Replaced,
 }
 

@@ -1,11 +1,13 @@
 //! A node daemon's session: policy, grants and trust down; reach, registrations and listeners up.
 
-use super::{Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, send, send_result, text};
+use super::{Caller, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, enrolled, send, send_result, text};
 use crate::control::Inner;
-use crate::observed::{Listener, NodeReport, Reach};
+use crate::ledger::{Change, CommitError};
+use crate::observed::{LastRefusal, Listener, NodeReport, Reach};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
-use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId};
+use crate::record::{MemberKey, NodeRecord, Text, key};
+use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::pb::{self, node_down, node_up};
 use fairlead_trust::{NodePolicy, Verified};
 use std::sync::Arc;
@@ -30,7 +32,13 @@ struct Task {
 }
 
 /// Serves one session to its end.
-pub(super) async fn run(inner: Arc<Inner>, id: NodeId, mut up: Streaming<pb::NodeUp>, down: Sender) {
+pub(super) async fn run(
+    inner: Arc<Inner>,
+    id: NodeId,
+    caller: Caller,
+    mut up: Streaming<pb::NodeUp>,
+    down: Sender,
+) {
     let hello = tokio::time::timeout(HELLO_WAIT_MAX, up.message()).await;
     let Ok(Ok(Some(pb::NodeUp {
         body: Some(node_up::Body::Hello(hello)),
@@ -60,18 +68,31 @@ pub(super) async fn run(inner: Arc<Inner>, id: NodeId, mut up: Streaming<pb::Nod
         grants: None,
         held: Some((hello.policy_epoch, hello.policy_revision)),
     };
-    let ended = match task.open(&hello).await {
+    let ended = match task.open(&hello, caller).await {
         Ok(()) => task.serve(&mut up, &cancel).await,
         Err(ended) => ended,
     };
     tracing::info!(node = %id, ?ended, "a node's session ended");
     inner.observed.close_node(id, session.number, inner.clock.mono());
+    // One that opened while the member was removed.
+    if inner.ledger.state().node(id).is_none() {
+        inner.observed.forget_node(id);
+    }
     inner.wake.notify_one();
 }
 
 impl Task {
-    async fn open(&self, hello: &pb::NodeHello) -> Result<(), Ended> {
+    async fn open(&self, hello: &pb::NodeHello, caller: Caller) -> Result<(), Ended> {
+        record_connected(&self.inner, self.id, caller).await.map_err(|error| {
+            tracing::warn!(node = %self.id, error = %fairlead_telemetry::chain(&error), "a session could not be opened");
+            Ended::Gone
+        })?;
         let state = self.inner.ledger.state();
+        // Again: it may have been removed, or have enrolled again, before its hello.
+        if let Err(refused) = enrolled(&state, MemberKey::Node(Text(self.id)), caller) {
+            send_result(&self.down, Err(refused)).await?;
+            return Err(Ended::Gone);
+        }
         let record = state.node(self.id).ok_or(Ended::Gone)?;
         tracing::info!(node = %record.name.0, "a node connected");
         self.send(node_down::Body::Welcome(pb::NodeWelcome {
@@ -172,6 +193,28 @@ impl Task {
     }
 }
 
+/// Notes in the store that the node has had a session since it enrolled.
+async fn record_connected(inner: &Inner, id: NodeId, caller: Caller) -> Result<(), CommitError> {
+    let turn = inner.ledger.turn().await?;
+    let Some(before) = turn.state().node(id) else {
+        return Ok(());
+    };
+    let enrolled = before
+        .enrolled
+        .clone()
+        .filter(|e| !e.connected && caller.has_key_of(e));
+    let Some(enrolled) = enrolled else {
+        return Ok(());
+    };
+    let after = NodeRecord {
+        enrolled: Some(enrolled.connected()),
+        ..before.clone()
+    };
+    let mut change = Change::default();
+    change.put(key::node(id), &after);
+    turn.commit(change).await
+}
+
 /// Reads a report; parts without an id of ours, and parts above the bounds, are left out.
 fn report(status: pb::NodeStatus) -> NodeReport {
     NodeReport {
@@ -193,6 +236,11 @@ fn report(status: pb::NodeStatus) -> NodeReport {
                     Listener {
                         listening: listener.listening,
                         error: text(listener.error),
+                        last_refusal: listener.last_refusal.map(|refusal| LastRefusal {
+                            code: refusal.code,
+                            at: WallTime(refusal.at_ms),
+                            count: refusal.count,
+                        }),
                     },
                 ))
             })

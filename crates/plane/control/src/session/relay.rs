@@ -1,13 +1,16 @@
 //! A supervisor's session: policy, leases, trust and probes down; the worker's state up.
 
-use super::{DOWN_QUEUED_MAX, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, send, send_result, text};
+use super::{
+    Caller, DOWN_QUEUED_MAX, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, enrolled, send, send_result,
+    text,
+};
 use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
 use crate::observed::{Opened, RelayReport, WorkerState};
 use crate::publish::is_of_head;
 use crate::readiness::OFFLINE_AFTER;
-use crate::record::{At, HeadRecord, MemberKey, RelayRecord, Text, key};
+use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text, key, time_text};
 use crate::setting::Settings;
 use bytes::Bytes;
 use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, RelayId, WallTime};
@@ -63,7 +66,13 @@ struct Task {
 }
 
 /// Serves one session to its end.
-pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::RelayUp>, down: Sender) {
+pub(super) async fn run(
+    inner: Arc<Inner>,
+    id: RelayId,
+    caller: Caller,
+    mut up: Streaming<pb::RelayUp>,
+    down: Sender,
+) {
     let hello = tokio::time::timeout(HELLO_WAIT_MAX, up.message()).await;
     let Ok(Ok(Some(pb::RelayUp {
         body: Some(relay_up::Body::Hello(hello)),
@@ -96,7 +105,7 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
         sent: Sent::default(),
         said: None,
     };
-    let ended = match task.open(hello, first).await {
+    let ended = match task.open(hello, first, caller).await {
         Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
         Err(ended) => ended,
     };
@@ -107,16 +116,25 @@ pub(super) async fn run(inner: Arc<Inner>, id: RelayId, mut up: Streaming<pb::Re
         // The next start takes the last pulse for it.
         tracing::warn!(relay = %id, error = %fairlead_telemetry::chain(&error), "the end of a session was not recorded");
     }
+    // One that opened while the member was removed.
+    if inner.ledger.state().relay(id).is_none() {
+        inner.observed.forget_relay(id);
+    }
     inner.wake.notify_one();
 }
 
 impl Task {
-    async fn open(&mut self, hello: pb::RelayHello, first: bool) -> Result<(), Ended> {
-        record_return(&self.inner, self.id, first).await.map_err(|error| {
+    async fn open(&mut self, hello: pb::RelayHello, first: bool, caller: Caller) -> Result<(), Ended> {
+        record_return(&self.inner, self.id, first, caller).await.map_err(|error| {
             tracing::warn!(relay = %self.id, error = %fairlead_telemetry::chain(&error), "a session could not be opened");
             Ended::Gone
         })?;
         let state = self.inner.ledger.state();
+        // Again: it may have been removed, or have enrolled again, before its hello.
+        if let Err(refused) = enrolled(&state, MemberKey::Relay(Text(self.id)), caller) {
+            send_result(&self.down, Err(refused)).await?;
+            return Err(Ended::Gone);
+        }
         let record = state.relay(self.id).ok_or(Ended::Gone)?;
         tracing::info!(relay = %record.name.0, version = %text(hello.version), "a relay connected");
         self.send(relay_down::Body::Welcome(pb::RelayWelcome {
@@ -430,7 +448,7 @@ async fn record_loss(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
 ///
 /// A loss that is on record began then. One that is not, at the `first` session of this process's
 /// life, is the control plane's own: it was alive for the last time at its last pulse.
-async fn record_return(inner: &Inner, id: RelayId, first: bool) -> Result<(), CommitError> {
+async fn record_return(inner: &Inner, id: RelayId, first: bool, caller: Caller) -> Result<(), CommitError> {
     let to = inner.clock.wall();
     let turn = inner.ledger.turn().await?;
     let Some(before) = turn.state().relay(id) else {
@@ -446,11 +464,17 @@ async fn record_return(inner: &Inner, id: RelayId, first: bool) -> Result<(), Co
         .map(WallTime::from)
         .or(inner.last_pulse.filter(|_| first));
     let outage = from.filter(|from| had_lease && to.since(*from) >= OFFLINE_AFTER);
-    if before.lost_at.is_none() && outage.is_none() {
+    let connected = before
+        .enrolled
+        .clone()
+        .filter(|e| !e.connected && caller.has_key_of(e))
+        .map(EnrolledRecord::connected);
+    if before.lost_at.is_none() && outage.is_none() && connected.is_none() {
         return Ok(());
     }
     let after = RelayRecord {
         lost_at: None,
+        enrolled: connected.or_else(|| before.enrolled.clone()),
         ..before.clone()
     };
     let mut change = Change::default();
@@ -461,9 +485,4 @@ async fn record_return(inner: &Inner, id: RelayId, first: bool) -> Result<(), Co
     }
     change.put(key::relay(id), &after);
     turn.commit(change).await
-}
-
-/// RFC 3339 with milliseconds.
-fn time_text(at: WallTime) -> String {
-    jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |t| format!("{t:.3}"))
 }

@@ -6,7 +6,7 @@ use crate::audit::AuditNote;
 use crate::control::Control;
 use crate::ledger::{Change, Turn};
 use crate::plan::{NODES_MAX, RELAYS_MAX};
-use crate::record::{At, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
+use crate::record::{At, EnrolledRecord, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
 use crate::setting::Settings;
 use crate::token::hash;
 use crate::view::Viewer;
@@ -97,10 +97,12 @@ impl Control {
             .await
     }
 
-    /// A new token for a member that has not enrolled yet; its older token ends.
+    /// A new token for a member whose host has not had a session yet; its older token ends, and so
+    /// does its enrolment: a host that lost what enrolment gave it begins anew, and the key of the
+    /// lost one is refused.
     ///
     /// # Errors
-    /// No such member; it has enrolled.
+    /// No such member; it has connected.
     pub async fn reissue(
         &self,
         by: &Principal,
@@ -109,27 +111,41 @@ impl Control {
     ) -> Result<Issued, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let state = turn.state();
-        let (member, name, enrolled) = match role {
-            MemberRole::Relay => state
-                .find_relay(name_or_id)
-                .map(|r| (MemberKey::Relay(r.id), r.name.0.clone(), r.enrolled.is_some())),
-            MemberRole::Node => state
-                .find_node(name_or_id)
-                .map(|n| (MemberKey::Node(n.id), n.name.0.clone(), n.enrolled.is_some())),
-        }
-        .ok_or_else(|| missing(role.as_str(), name_or_id))?;
-        if enrolled {
-            return Err(ApiError::new(
-                ApiCode::Conflict,
-                format!("{role} {name} has enrolled already; a token is for its first enrolment only"),
-            ));
-        }
+        let missing = || missing(role.as_str(), name_or_id);
         let mut change = Change::default();
-        change.note(AuditNote::new(
-            actor(by),
-            "enrolment.reissue",
-            format!("{role} {name}"),
-        ));
+        let (member, name) = match role {
+            MemberRole::Relay => {
+                let before = state.find_relay(name_or_id).ok_or_else(missing)?;
+                if let Some(enrolled) = &before.enrolled {
+                    refuse_connected(role, &before.name.0, enrolled)?;
+                    change.put(
+                        key::relay(before.id.0),
+                        &RelayRecord {
+                            enrolled: None,
+                            ..before.clone()
+                        },
+                    );
+                }
+                (MemberKey::Relay(before.id), before.name.0.clone())
+            }
+            MemberRole::Node => {
+                let before = state.find_node(name_or_id).ok_or_else(missing)?;
+                if let Some(enrolled) = &before.enrolled {
+                    refuse_connected(role, &before.name.0, enrolled)?;
+                    change.put(
+                        key::node(before.id.0),
+                        &NodeRecord {
+                            enrolled: None,
+                            ..before.clone()
+                        },
+                    );
+                }
+                (MemberKey::Node(before.id), before.name.0.clone())
+            }
+        };
+        let replaces_enrolment = !change.is_empty();
+        let note = AuditNote::new(actor(by), "enrolment.reissue", format!("{role} {name}"));
+        change.note(note.after(&serde_json::json!({ "replaces_enrolment": replaces_enrolment })));
         self.issue(turn, change, member, name).await
     }
 
@@ -233,4 +249,18 @@ impl Control {
             .map(|n| viewer.node(n))
             .ok_or_else(|| missing("node", name_or_id))
     }
+}
+
+/// A member that has connected holds its identity: a new one is re-enrolment (R-ENR-06).
+fn refuse_connected(role: MemberRole, name: &Name, enrolled: &EnrolledRecord) -> Result<(), ApiError> {
+    if !enrolled.connected {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ApiCode::Conflict,
+        format!(
+            "{role} {name} has enrolled and connected: a new token is only for a member whose host has never \
+             connected; to begin anew, remove it with `fairlead {role} rm {name}` and add it again"
+        ),
+    ))
 }

@@ -222,6 +222,7 @@ pub const FROM: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 #[derive(Clone)]
 pub struct Member {
     pub enrolled: Enrolled,
+    pub key: Arc<KeyPair>,
     pub tls: Arc<ClientConfig>,
 }
 
@@ -231,7 +232,11 @@ impl Member {
         let request = request(plane, role, token, token, &key);
         let enrolled = plane.control.enrol(request, FROM).await.unwrap();
         let tls = client_config(&enrolled.ca_pem, Some((&enrolled.certificate_chain_pem, &key)));
-        Self { enrolled, tls }
+        Self {
+            enrolled,
+            key: Arc::new(key),
+            tls,
+        }
     }
 
     pub async fn channel(&self, plane: &Plane) -> Channel {
@@ -588,7 +593,7 @@ fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
             .map(|c| pb::ListenerState {
                 route_id: bytes(c.route.to_bytes()),
                 listening: true,
-                error: String::new(),
+                ..pb::ListenerState::default()
             })
             .collect();
     }

@@ -19,5 +19,6 @@ mod enrolment;
 mod fixture;
 mod links;
 mod outage;
+mod removal;
 mod restart;
 mod roles;

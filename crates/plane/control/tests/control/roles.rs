@@ -64,26 +64,44 @@ async fn each_method_checks_the_role() {
     plane.stop().await;
 }
 
-/// R-ENR-08: a member renews its own certificate, whatever the request says; what is no request is
-/// refused.
+/// R-ENR-08: a member renews its own certificate for the key it has, whatever names the request
+/// says; another key, and what is no request, are refused. The renewed certificate is accepted.
 #[tokio::test]
 async fn a_certificate_is_renewed_for_its_own_holder() {
     let dir = tempfile::tempdir().unwrap();
     let plane = Plane::start(dir.path()).await;
     for member in [plane.relay("one").await, plane.node("alpha").await] {
         let mut client = member.client(&plane).await;
-        let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["somebody.else".to_owned()]).unwrap();
-        let csr = params.serialize_request(&key).unwrap();
-        let request = pb::RenewCertificateRequest {
-            csr: bytes::Bytes::copy_from_slice(csr.der()),
+        let request = |key: &KeyPair| pb::RenewCertificateRequest {
+            csr: bytes::Bytes::copy_from_slice(params.serialize_request(key).unwrap().der()),
         };
-        let reply = client.renew_certificate(request).await.unwrap().into_inner();
+        let other = request(&KeyPair::generate().unwrap());
+        let refused = refusal(client.renew_certificate(other).await);
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("keeps the member's key"), "{refused}");
+        let request = request(&member.key);
+        let reply = client
+            .renew_certificate(request.clone())
+            .await
+            .unwrap()
+            .into_inner();
         let domain = plane.control.trust_domain();
         let (identity, _) =
             fairlead_trust::certificate::identity_of(&reply.certificate_chain[0], domain).unwrap();
         assert_eq!(identity, member.enrolled.identity);
         assert!(reply.trust_bundle.is_some());
+        let renewed = pem::encode(&pem::Pem::new("CERTIFICATE", reply.certificate_chain[0].to_vec()));
+        let renewed = Member {
+            tls: client_config(&member.enrolled.ca_pem, Some((&renewed, &member.key))),
+            ..member.clone()
+        };
+        renewed
+            .client(&plane)
+            .await
+            .renew_certificate(request)
+            .await
+            .unwrap();
         let garbage = pb::RenewCertificateRequest {
             csr: bytes::Bytes::from_static(b"no request"),
         };

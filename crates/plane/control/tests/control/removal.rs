@@ -1,0 +1,329 @@
+//! Members that leave: removed ones, and those that begin their enrolment anew.
+
+use crate::fixture::{Member, Node, Plane, Relay, once, refusal};
+use fairlead_control::api::{AddRelay, LinkState, MemberRole, RelayState};
+use fairlead_model::{ApiCode, RefusalCode};
+use fairlead_rpc::pb::{self, node_up};
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// What a node daemon with this identity is told.
+async fn attempt(plane: &Plane, member: &Member) -> Status {
+    let hello = pb::NodeHello {
+        wall_clock_ms: plane.clock_wall().0,
+        ..pb::NodeHello::default()
+    };
+    let (request, _open) = once(pb::NodeUp {
+        body: Some(node_up::Body::Hello(hello)),
+    });
+    let mut client = member.client(plane).await;
+    match client.node_session(request).await {
+        Ok(mut downs) => refusal(downs.get_mut().message().await),
+        Err(refused) => refused,
+    }
+}
+
+/// R-OPS-03, R-UI-05: a node goes only when no link uses it; then its session ends at once, its
+/// certificate is good for nothing, and its name is free.
+#[tokio::test]
+async fn a_node_is_removed_when_no_link_uses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    plane.node("beta").await;
+    let alpha = plane.node("alpha").await;
+    let node = Node::connect(&plane, &alpha).await;
+    node.until("alpha has a policy", |v| v.policy.is_some()).await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    plane.link("web", "beta", "alpha", 15_433).await;
+
+    let refused = plane
+        .control
+        .remove_node(&plane.admin, "alpha")
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, ApiCode::InUse);
+    assert_eq!(refused.details["links"], "db, web");
+    assert!(refused.message.contains("links db, web"), "{refused}");
+    assert_eq!(plane.control.nodes().await.len(), 2, "nothing was removed");
+
+    for link in ["db", "web"] {
+        plane.control.remove_link(&plane.admin, link).await.unwrap();
+    }
+    let removed = plane.control.remove_node(&plane.admin, "alpha").await.unwrap();
+    assert_eq!(removed.id, alpha.node_id());
+    node.until("its session has ended", |v| v.ended.is_some()).await;
+    let refused = attempt(&plane, &alpha).await;
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(
+        refused.message().contains("not enrolled here any more"),
+        "{refused}"
+    );
+    let gone = plane.control.node("alpha").await.unwrap_err();
+    assert_eq!(gone.code, ApiCode::NotFound);
+
+    let entries = plane.control.audit(0, 1000).await.unwrap();
+    let entry = entries.iter().find(|e| e.action == "node.remove").unwrap();
+    assert_eq!(
+        (entry.object.as_str(), entry.after.as_deref()),
+        ("node alpha", None)
+    );
+    assert!(
+        entry
+            .before
+            .as_ref()
+            .unwrap()
+            .contains(&alpha.node_id().to_string())
+    );
+    // The name is free, the id is another one, and the old certificate stays refused.
+    let again = plane.node("alpha").await;
+    assert_ne!(again.node_id(), alpha.node_id());
+    assert_eq!(attempt(&plane, &alpha).await.code(), Code::PermissionDenied);
+    plane.stop().await;
+}
+
+/// A removed node's control plane goes on after a restart: nothing of the node was left behind.
+#[tokio::test]
+async fn a_removal_outlives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (alpha, _) = (plane.node("alpha").await, plane.add_relay("typo").await);
+    plane.control.remove_node(&plane.admin, "alpha").await.unwrap();
+    plane.control.remove_relay(&plane.admin, "typo").await.unwrap();
+    plane.stop().await;
+    let plane = Plane::start(dir.path()).await;
+    assert!(plane.control.nodes().await.is_empty() && plane.control.relays().await.is_empty());
+    // The control plane is at another address; the certificate is of the same installation.
+    assert_eq!(attempt(&plane, &alpha).await.code(), Code::PermissionDenied);
+    plane.control.verify_audit().await.unwrap();
+    plane.stop().await;
+}
+
+/// R-ENR-02: a member whose host was killed before it kept what enrolment gave it gets another
+/// token. From then on the lost key is refused; once its host has connected, there is none.
+#[tokio::test]
+async fn an_enrolment_that_was_lost_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    for role in [MemberRole::Node, MemberRole::Relay] {
+        let lost = match role {
+            MemberRole::Node => plane.node("alpha").await,
+            MemberRole::Relay => plane.relay("alpha").await,
+        };
+        let token = plane
+            .control
+            .reissue(&plane.admin, role, "alpha")
+            .await
+            .unwrap()
+            .token;
+        let is_node = role == MemberRole::Node;
+        if is_node {
+            let refused = attempt(&plane, &lost).await;
+            assert!(
+                refused.message().contains("not enrolled here any more"),
+                "{refused}"
+            );
+        }
+        let found = Member::enrol(&plane, role.as_str(), &token).await;
+        assert_eq!(found.enrolled.identity, lost.enrolled.identity);
+        if is_node {
+            let refused = attempt(&plane, &lost).await;
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            assert!(refused.message().contains("another key"), "{refused}");
+        }
+        // The lost key renews nothing either.
+        let csr = rcgen::CertificateParams::default()
+            .serialize_request(&*lost.key)
+            .unwrap();
+        let request = pb::RenewCertificateRequest {
+            csr: bytes::Bytes::copy_from_slice(csr.der()),
+        };
+        let refused = refusal(lost.client(&plane).await.renew_certificate(request).await);
+        assert_eq!(refused.code(), Code::PermissionDenied);
+
+        match role {
+            MemberRole::Node => {
+                let node = Node::connect(&plane, &found).await;
+                node.until("it is served", |v| v.policy.is_some()).await;
+            }
+            MemberRole::Relay => {
+                let relay = Relay::connect(&plane, &found).await;
+                relay.until("it is served", |v| v.policies > 0).await;
+            }
+        }
+        let refused = plane
+            .control
+            .reissue(&plane.admin, role, "alpha")
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code, ApiCode::Conflict);
+        assert!(
+            refused.message.contains("has enrolled and connected"),
+            "{refused}"
+        );
+    }
+    plane.stop().await;
+    let plane = Plane::start(dir.path()).await;
+    let refused = plane
+        .control
+        .reissue(&plane.admin, MemberRole::Node, "alpha")
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code, ApiCode::Conflict, "a restart forgets nothing");
+    plane.stop().await;
+}
+
+/// R-OPS-03: a relay that never enrolled goes at once; a connected one, the local one, one that
+/// orphans a link and one whose lease is out do not, and each refusal says why.
+#[tokio::test]
+async fn a_relay_is_removed_when_nothing_can_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    plane.add_relay("typo").await;
+    let removed = plane.control.remove_relay(&plane.admin, "typo").await.unwrap();
+    assert_eq!(removed.state, RelayState::Pending);
+    let remove = async |name: &str| plane.control.remove_relay(&plane.admin, name).await;
+    assert_eq!(remove("typo").await.unwrap_err().code, ApiCode::NotFound);
+
+    let local = AddRelay {
+        name: "local".to_owned(),
+        address: "127.0.2.1:9443".to_owned(),
+        local: true,
+        ..AddRelay::default()
+    };
+    let token = plane.control.add_relay(&plane.admin, local).await.unwrap().token;
+    Member::enrol(&plane, "relay", &token).await;
+    let refused = remove("local").await.unwrap_err();
+    assert_eq!(refused.code, ApiCode::Conflict);
+    assert!(refused.message.contains("local relay"), "{refused}");
+
+    let (one, two) = (plane.relay("one").await, plane.relay("two").await);
+    let (relay_one, relay_two) = (
+        Relay::connect(&plane, &one).await,
+        Relay::connect(&plane, &two).await,
+    );
+    let (_alpha, _beta) = (plane.node("alpha").await, plane.node("beta").await);
+    plane
+        .until("both relays are ready", async |c| {
+            let relays = c.relays().await;
+            relays.iter().filter(|r| r.state == RelayState::Ready).count() == 2
+        })
+        .await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    plane
+        .until("the link is on both", async |c| {
+            c.link("db").await.unwrap().relays.len() == 2
+        })
+        .await;
+    let refused = remove("one").await.unwrap_err();
+    assert_eq!(refused.code, ApiCode::InUse);
+    assert!(refused.message.contains("is connected"), "{refused}");
+
+    relay_one.vanish().await;
+    plane
+        .until("its session has ended", async |_| {
+            remove("one").await.unwrap_err().code == ApiCode::RelayOfflineRemovalUnsafe
+        })
+        .await;
+    let refused = remove("one").await.unwrap_err();
+    let after = &refused.details["removableAfter"];
+    assert!(refused.message.contains(after.as_str()), "{refused}");
+    let after: jiff::Timestamp = after.parse().unwrap();
+    let wait = after.as_millisecond() - plane.clock_wall().0;
+    let hour = 3_600_000;
+    assert!(
+        (71 * hour..73 * hour).contains(&wait),
+        "R-POL-01: a lease of 72 h, not {wait} ms"
+    );
+    // One moment before it is still unsafe; then it goes.
+    let wait = Duration::from_millis(u64::try_from(wait).unwrap());
+    plane.clock.pass(wait - Duration::from_secs(60));
+    relay_two.report().await;
+    assert_eq!(
+        remove("one").await.unwrap_err().code,
+        ApiCode::RelayOfflineRemovalUnsafe
+    );
+    plane.clock.pass(Duration::from_secs(61));
+    relay_two.report().await;
+    plane
+        .until("the other relay is ready", async |c| {
+            c.relay("two").await.unwrap().state == RelayState::Ready
+        })
+        .await;
+    remove("one").await.unwrap();
+    plane
+        .until("the link is where it can be", async |c| {
+            c.link("db").await.unwrap().relays.len() == 1
+        })
+        .await;
+
+    // The last one orphans the link, however long it has been away.
+    relay_two.vanish().await;
+    plane
+        .until("its session has ended", async |c| {
+            plane.clock.pass(Duration::from_secs(6));
+            c.relay("two").await.unwrap().state == RelayState::Offline
+        })
+        .await;
+    plane.clock.pass(Duration::from_secs(96 * 3600));
+    let refused = remove("two").await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.details["links"].as_str()),
+        (ApiCode::InUse, "db")
+    );
+    plane.control.remove_link(&plane.admin, "db").await.unwrap();
+    plane
+        .until("nothing is placed on it", async |_| remove("two").await.is_ok())
+        .await;
+    let actions = plane.actions().await;
+    assert_eq!(actions.iter().filter(|a| *a == "relay.remove").count(), 3);
+    assert_eq!(one.enrolled.name.as_str(), "one");
+    plane.stop().await;
+}
+
+/// A link whose connections are turned away says so, with the code, when, and how often.
+#[tokio::test]
+async fn a_link_shows_its_last_refusal() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (alpha, _beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let route = plane.link("db", "alpha", "beta", 15_432).await;
+    assert_eq!(plane.control.link("db").await.unwrap().last_refusal, None);
+    let hello = pb::NodeHello {
+        wall_clock_ms: plane.clock_wall().0,
+        ..pb::NodeHello::default()
+    };
+    let (request, up) = once(pb::NodeUp {
+        body: Some(node_up::Body::Hello(hello)),
+    });
+    let mut client = alpha.client(&plane).await;
+    let _downs = client.node_session(request).await.unwrap();
+    let at_ms = plane.clock_wall().0;
+    for (code, shown) in [
+        (u32::from(RefusalCode::TargetRefused.number()), "TARGET_REFUSED"),
+        (70_000, "UNKNOWN"),
+    ] {
+        let status = pb::NodeStatus {
+            listeners: vec![pb::ListenerState {
+                route_id: bytes::Bytes::copy_from_slice(&route.to_bytes()),
+                listening: true,
+                error: String::new(),
+                last_refusal: Some(pb::LastRefusal {
+                    code,
+                    at_ms,
+                    count: 3,
+                }),
+            }],
+            ..pb::NodeStatus::default()
+        };
+        let body = Some(node_up::Body::Status(status));
+        up.send(pb::NodeUp { body }).await.unwrap();
+        plane
+            .until("the refusal is shown", async |c| {
+                let refusal = c.link("db").await.unwrap().last_refusal;
+                refusal.is_some_and(|r| (r.code, r.at.0, r.count) == (shown, at_ms, 3))
+            })
+            .await;
+    }
+    assert_eq!(plane.control.link("db").await.unwrap().state, LinkState::Pending);
+    plane.stop().await;
+}
