@@ -20,6 +20,9 @@ type Sender = mpsc::Sender<Result<pb::NodeDown, Status>>;
 /// The least time between two pushes of the same policy: a node that refuses it is not flooded.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
+/// The least time between two looks whether it is to be pushed again.
+const AGAIN_LOOK_MIN: Duration = Duration::from_millis(100);
+
 struct Task {
     inner: Arc<Inner>,
     id: NodeId,
@@ -134,6 +137,7 @@ impl Task {
                     }
                 }
                 changed = documents.changed() => if changed.is_err() { return Ended::Replaced },
+                () = tokio::time::sleep(self.again_wait()) => {}
                 () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
             }
         }
@@ -180,6 +184,18 @@ impl Task {
         match self.policy {
             Some((epoch, revision, at)) if (epoch, revision) == point => now.since(at) >= AGAIN_AFTER,
             Some(_) | None => true,
+        }
+    }
+
+    /// How long until a policy that was sent, and that the node does not say it holds, is sent again:
+    /// the answer says what it holds.
+    fn again_wait(&self) -> Duration {
+        match self.policy {
+            Some((epoch, revision, at)) if self.held != Some((epoch, revision)) => {
+                let since = self.inner.clock.mono().since(at);
+                AGAIN_AFTER.saturating_sub(since).max(AGAIN_LOOK_MIN)
+            }
+            Some(_) | None => SILENCE_MAX,
         }
     }
 
