@@ -147,20 +147,9 @@ impl ControlSession {
                     Ok(None) => return Ok(ControlEnd::Ended),
                     Err(status) => return Ok(ControlEnd::Status(status)),
                 },
-                () = self.status_due() => send(&up, pb::node_up::Body::Status(self.status())).await?,
+                () = status_due(&self.changed) => send(&up, pb::node_up::Body::Status(self.status())).await?,
                 _ = renew.tick() => self.renew(&channel).await,
             }
-        }
-    }
-
-    /// Waits until a status is due. Cancel safe: a change that was noticed is reported at the
-    /// latest with the next periodic status.
-    async fn status_due(&self) {
-        if tokio::time::timeout(STATUS_EVERY, self.changed.notified())
-            .await
-            .is_ok()
-        {
-            tokio::time::sleep(STATUS_GATHER).await;
         }
     }
 
@@ -321,6 +310,29 @@ impl ControlSession {
     }
 }
 
+/// Waits until a status is due. Cancel safe: a change that was noticed is noticed again.
+async fn status_due(changed: &Notify) {
+    if tokio::time::timeout(STATUS_EVERY, changed.notified())
+        .await
+        .is_ok()
+    {
+        let mut noticed = Noticed(Some(changed));
+        tokio::time::sleep(STATUS_GATHER).await;
+        noticed.0 = None;
+    }
+}
+
+/// A change that was noticed and is not reported yet.
+struct Noticed<'a>(Option<&'a Notify>);
+
+impl Drop for Noticed<'_> {
+    fn drop(&mut self) {
+        if let Some(changed) = self.0 {
+            changed.notify_one();
+        }
+    }
+}
+
 fn id_bytes(id: [u8; 16]) -> Bytes {
     Bytes::copy_from_slice(&id)
 }
@@ -330,5 +342,26 @@ async fn send(up: &mpsc::Sender<pb::NodeUp>, body: pb::node_up::Body) -> Result<
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(ControlEnd::Ended),
         Err(_) => Err(ControlEnd::Blocked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change is reported at once even where something else came up while changes were gathered:
+    /// a node that has just taken its policy says so, not 10 s later.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_was_noticed_is_not_lost() {
+        let changed = Notify::new();
+        changed.notify_one();
+        let interrupted = tokio::time::timeout(STATUS_GATHER / 2, status_due(&changed)).await;
+        assert!(interrupted.is_err());
+        let began = tokio::time::Instant::now();
+        status_due(&changed).await;
+        assert_eq!(began.elapsed(), STATUS_GATHER);
+        // Reported once.
+        status_due(&changed).await;
+        assert_eq!(began.elapsed(), STATUS_GATHER + STATUS_EVERY);
     }
 }
