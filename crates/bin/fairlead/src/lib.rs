@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
     match dispatch(cli.command) {
         Ok(exit) => printed(exit).into(),
         Err(failure) => {
-            eprintln!("fairlead: {}", chain(failure.as_error()));
+            table::complain(&format!("fairlead: {}", chain(failure.as_error())));
             failure.exit().into()
         }
     }
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
 fn printed(exit: Exit) -> Exit {
     match (exit, table::failure()) {
         (Exit::Done, Some(error)) => {
-            eprintln!("fairlead: standard output cannot be written: {error}");
+            table::complain(&format!("fairlead: standard output cannot be written: {error}"));
             Exit::Failed
         }
         (exit, _) => exit,
@@ -98,7 +98,7 @@ fn init_log(format: LogFormat, default: &str) {
     let set = std::env::var(LOG_VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = set.unwrap_or_else(|| default.to_owned());
     if let Err(error) = fairlead_telemetry::init(format, Some(&filter)) {
-        eprintln!("fairlead: {LOG_VARIABLE} is ignored: {}", chain(&error));
+        table::complain(&format!("fairlead: {LOG_VARIABLE} is ignored: {}", chain(&error)));
         let _ = fairlead_telemetry::init(format, Some(default));
     }
 }

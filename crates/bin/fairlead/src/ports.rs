@@ -83,9 +83,23 @@ pub(crate) fn explain(address: SocketAddr, protocol: Protocol, error: io::Error)
     }
 }
 
-/// A free port of `ip`, as the kernel picks it. Another process may take it before it is used;
-/// the one that uses it reports that.
+/// Ports that `free` tries: below Linux's ephemeral range (ip_local_port_range, 32768 up), from
+/// which any outgoing connection may take an address while its pool is down.
+const FREE_PORTS: std::ops::Range<u16> = 20_000..32_768;
+/// Tries before the kernel picks one of its own range.
+const FREE_TRIES: usize = 64;
+
+/// A free port of `ip`. Another process may take it before it is used; the one that uses it reports
+/// that.
 pub(crate) fn free(ip: IpAddr, protocol: Protocol) -> Result<SocketAddr, PortError> {
+    for _ in 0..FREE_TRIES {
+        let random = u16::from_le_bytes(fairlead_host::rng::bytes());
+        let port = FREE_PORTS.start + random % (FREE_PORTS.end - FREE_PORTS.start);
+        let address = SocketAddr::new(ip, port);
+        if check(address, protocol).is_ok() {
+            return Ok(address);
+        }
+    }
     let any = SocketAddr::new(ip, 0);
     match protocol {
         Protocol::Tcp => TcpListener::bind(any).and_then(|s| s.local_addr()),

@@ -79,7 +79,7 @@ fn state_cell(text: String, colour: bool) -> Cell {
 pub(crate) fn json<T: Serialize>(value: &T) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => line(&text),
-        Err(error) => eprintln!("fairlead: the answer cannot be printed: {error}"),
+        Err(error) => note(Err(error.into())),
     }
 }
 
@@ -87,6 +87,11 @@ pub(crate) fn json<T: Serialize>(value: &T) {
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     note(writeln!(out, "{text}").and_then(|()| out.flush()));
+}
+
+/// Prints one line to standard error; where that is full or closed, there is nobody to tell.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// The first failure to print, for `main`: what was asked for has not reached its reader.

@@ -216,20 +216,12 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
                         l.to.name.clone(),
                         l.target.clone(),
                         names(&l.relays),
-                        or_dash(&l.waiting_for.join("; ")),
+                        page::link_reason(l),
                     ]
                 });
                 table::print(
                     &[
-                        "NAME",
-                        "STATE",
-                        "CLASS",
-                        "FROM",
-                        "LISTEN",
-                        "TO",
-                        "TARGET",
-                        "RELAYS",
-                        "WAITING FOR",
+                        "NAME", "STATE", "CLASS", "FROM", "LISTEN", "TO", "TARGET", "RELAYS", "REASON",
                     ],
                     rows.collect(),
                 );
@@ -372,7 +364,10 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
             let token: json::IssuedToken = client.post("/v1/tokens", &body).await?;
             show(connection, &token, |issued| {
                 let scopes = issued.token.scopes.join(", ");
-                eprintln!("token {} ({scopes}) made; it is shown once:", issued.token.name);
+                table::complain(&format!(
+                    "token {} ({scopes}) made; it is shown once:",
+                    issued.token.name
+                ));
                 table::line(&issued.secret);
             });
         }
@@ -390,9 +385,13 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
                 table::print(&["NAME", "ID", "SCOPES", "MADE"], rows.collect());
             });
         }
-        TokenVerb::Rm { token } => {
+        TokenVerb::Rm { token, force } => {
             let one = One::of("tokens", token)?;
-            let token: json::Token = one.known(&client, client.delete(&one.path()).await).await?;
+            let path = match force {
+                true => format!("{}?force=true", one.path()),
+                false => one.path(),
+            };
+            let token: json::Token = one.known(&client, client.delete(&path).await).await?;
             show(connection, &token, |t| {
                 table::line(&format!("token {} revoked", t.name))
             });

@@ -249,6 +249,9 @@ pub enum TokenVerb {
     Rm {
         /// Name or id
         token: String,
+        /// Even if it is the one that this command uses
+        #[arg(long)]
+        force: bool,
     },
 }
 

@@ -149,10 +149,10 @@ async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
                 code: ApiCode::TokenUsed | ApiCode::TokenOtherHost,
                 ..
             }) => staging.forget(),
-            _ if staging.is_kept() => eprintln!(
+            _ if staging.is_kept() => table::complain(&format!(
                 "fairlead: {} keeps what was begun: the same command with the same token goes on with it",
                 staging.path().display()
-            ),
+            )),
             _ => {}
         }
     }

@@ -46,12 +46,12 @@ fn a_file_is_read_and_flags_win() {
     let path = dir.path().join("control.toml");
     std::fs::write(
         &path,
-        "dir = \"/var/lib/c\"\nadvertise = \"[2001:db8::1]\"\nlab = true\nlisten = \"127.0.0.1:1\"\n",
+        "dir = \"/var/lib/c\"\nadvertise = \"[2001:db8::1]:8444\"\nlab = true\nlisten = \"127.0.0.1:1\"\n",
     )
     .unwrap();
     let settings = control(&["--settings", path.to_str().unwrap(), "--listen", "[::1]:0"]).unwrap();
     assert_eq!(settings.common.dir, Path::new("/var/lib/c"));
-    assert_eq!(settings.advertise.to_string(), "[2001:db8::1]:1");
+    assert_eq!(settings.advertise.to_string(), "[2001:db8::1]:8444");
     assert!(settings.lab);
     assert_eq!(settings.listen, "[::1]:0".parse().unwrap());
     assert_eq!(settings.store, Backend::Redb);
@@ -85,7 +85,16 @@ fn a_file_that_is_no_toml_or_missing_is_named() {
         .to_string();
     assert!(text.contains("/nonexistent/x.toml"), "{text}");
     assert!(ControlSettings::parse("dir = ").is_err());
-    assert!(ControlSettings::parse("dir = \"d\"\nadvertise = \"h\"").is_ok());
+    let advertised = |listen: &str| {
+        let contents = format!("dir = \"d\"\nadvertise = \"h\"\n{listen}");
+        ControlSettings::parse(&contents).map(|s| s.advertise.to_string())
+    };
+    assert_eq!(advertised(""), Ok("h:8443".to_owned()));
+    assert_eq!(
+        advertised("listen = \"127.0.0.1:25530\""),
+        Ok("h:25530".to_owned())
+    );
+    assert!(advertised("listen = \"127.0.0.1:0\"").is_err());
 }
 
 #[test]

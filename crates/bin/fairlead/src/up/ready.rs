@@ -2,7 +2,7 @@
 
 use super::build::{Builder, LOOK_PAUSE};
 use super::error::UpError;
-use super::plan::{CONSUMER, PUBLISHER};
+use super::plan::{CONSUMER, DEMO_LINK, PUBLISHER};
 use crate::rest::{RestClient, RestError};
 use fairlead_admin::json;
 use std::time::{Duration, Instant};
@@ -113,7 +113,10 @@ impl Builder<'_> {
             &nodes.items,
             &links.items,
             &self.plan.relay_names(),
-            |link| self.plan.links.iter().any(|wish| wish.name.as_str() == link.name),
+            // A demo link that is not this run's has been removed.
+            |link| {
+                link.name == DEMO_LINK || self.plan.links.iter().any(|wish| wish.name.as_str() == link.name)
+            },
         ))
     }
 

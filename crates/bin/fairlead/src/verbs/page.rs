@@ -218,12 +218,34 @@ pub(super) fn node(n: &json::Node) {
     );
 }
 
+/// What a link waits for, or what its last connection met.
+pub(super) fn link_reason(l: &json::Link) -> String {
+    match &l.last_refusal {
+        Some(refusal) if l.waiting_for.is_empty() => refused(refusal),
+        Some(_) | None => or_dash(&l.waiting_for.join("; ")),
+    }
+}
+
+fn refused(refusal: &json::Refusal) -> String {
+    format!(
+        "{} at {}: {} ({} so far)",
+        refusal.code,
+        short_time(&refusal.at),
+        refusal.message,
+        refusal.count
+    )
+}
+
 pub(super) fn link(l: &json::Link) {
     page(&[
         ("name", l.name.clone()),
         ("id", l.id.clone()),
         ("state", l.state.clone()),
         ("waiting for", l.waiting_for.join("; ")),
+        (
+            "last refusal",
+            l.last_refusal.as_ref().map(refused).unwrap_or_default(),
+        ),
         ("class", l.class.clone()),
         ("from", l.from.name.clone()),
         ("listen", l.listen.clone()),
