@@ -115,7 +115,21 @@ impl Target {
             .with_context(|| format!("cannot bind {address}"))?;
         // Tests open hundreds of connections at once: none is to be lost in the accept queue.
         socket.listen(4096)?;
-        let listener = TcpListener::from_std(socket.into())?;
+        Self::start_with(socket.into(), behaviour)
+    }
+
+    /// A target on a host of its own, at a free port of its 127.0.0.1; served from here.
+    ///
+    /// # Errors
+    /// When the host cannot be entered.
+    pub fn start_in(host: &crate::Host, behaviour: Behaviour) -> Result<Self> {
+        let listener = host.run(|| std::net::TcpListener::bind(("127.0.0.1", 0)))??;
+        listener.set_nonblocking(true)?;
+        Self::start_with(listener, behaviour)
+    }
+
+    fn start_with(listener: std::net::TcpListener, behaviour: Behaviour) -> Result<Self> {
+        let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let (tell, outcomes) = mpsc::channel(OUTCOMES_KEPT);
         let accepted = Arc::new(AtomicUsize::new(0));

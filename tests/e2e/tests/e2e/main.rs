@@ -7,6 +7,7 @@ mod control_gone;
 mod database;
 mod endings;
 mod enrolment;
+mod hosts;
 mod http;
 mod input;
 mod kills;

@@ -7,6 +7,9 @@ use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 
+/// A connection takes a round trip, or is refused; ten seconds are four lost SYNs.
+const CONNECT_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// A host in a network namespace.
 ///
 /// A small process holds the namespace and ends when its standard input closes, so that the
@@ -79,6 +82,16 @@ impl Host {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Connects from this host; the connection is served by the runtime of the caller.
+    ///
+    /// # Errors
+    /// When the host cannot be entered, or nobody answers within 10 s.
+    pub fn connect(&self, address: std::net::SocketAddr) -> Result<tokio::net::TcpStream> {
+        let stream = self.run(|| std::net::TcpStream::connect_timeout(&address, CONNECT_LIMIT))??;
+        stream.set_nonblocking(true)?;
+        Ok(tokio::net::TcpStream::from_std(stream)?)
     }
 
     /// Runs a test's future on a runtime of its own in this host.
