@@ -40,6 +40,8 @@ pub(crate) struct NodeReport {
     /// Epoch and revision of the policy that it holds.
     pub(crate) policy: Option<(u64, u64)>,
     pub(crate) policy_refused: String,
+    /// The digest of the grants that it keeps; `None` where it does not say.
+    pub(crate) grants: Option<[u8; 32]>,
     pub(crate) relays: BTreeMap<RelayId, Reach>,
     pub(crate) listeners: BTreeMap<RouteId, Listener>,
     pub(crate) live_streams: u64,

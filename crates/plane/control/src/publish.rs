@@ -47,6 +47,13 @@ pub(crate) struct GrantSet {
     pub(crate) grants: BTreeMap<RouteId, SignedGrant>,
 }
 
+impl GrantSet {
+    /// What a node that keeps these grants says of them.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        fairlead_trust::grants_digest(self.grants.values().map(|g| g.envelope.as_ref()))
+    }
+}
+
 /// One grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SignedGrant {

@@ -334,6 +334,12 @@ impl<'a> Viewer<'a> {
                 "consumer {consumer} reaches no relay where it is registered yet"
             ));
         }
+        let grants = self.documents.grants.get(&record.consumer.0);
+        if let (Some(held), Some(wanted)) = (from.and_then(|s| s.grants), grants)
+            && held != wanted.digest()
+        {
+            waits.push(format!("consumer {consumer} does not hold its grants yet"));
+        }
         match from.map(|s| s.listeners.get(&record.route.0)) {
             Some(Some(listener)) if !listener.error.is_empty() => {
                 waits.push(format!(

@@ -100,6 +100,7 @@ fn witnesses_are_connected_nodes() {
         observed.lock().nodes.get_mut(&node).unwrap().status = Some(NodeReport {
             policy: None,
             policy_refused: String::new(),
+            grants: None,
             relays: BTreeMap::from([(relay(1), reach)]),
             listeners: BTreeMap::new(),
             live_streams: 0,

@@ -29,9 +29,12 @@ struct Task {
     down: Sender,
     /// The policy that was sent last: epoch, revision, when.
     policy: Option<(u64, u64, MonoTime)>,
-    grants: Option<Arc<GrantSet>>,
+    /// The grants that were sent last, and when.
+    grants: Option<(Arc<GrantSet>, MonoTime)>,
     /// The policy that the node said it holds.
     held: Option<(u64, u64)>,
+    /// The digest of the grants that the node said it keeps.
+    held_grants: Option<[u8; 32]>,
 }
 
 /// Serves one session to its end.
@@ -70,6 +73,7 @@ pub(super) async fn run(
         policy: None,
         grants: None,
         held: Some((hello.policy_epoch, hello.policy_revision)),
+        held_grants: None,
     };
     let ended = match task.open(&hello, caller).await {
         Ok(()) => task.serve(&mut up, &cancel).await,
@@ -162,18 +166,30 @@ impl Task {
         let Some(grants) = documents.grants.get(&self.id).cloned() else {
             return Ok(());
         };
-        if self
-            .grants
-            .as_ref()
-            .is_none_or(|sent| sent.grants != grants.grants)
-        {
+        let now = self.inner.clock.mono();
+        if self.grants_due(&grants, now) {
             self.send(node_down::Body::Grants(pb::GrantSet {
                 grant_envelopes: grants.grants.values().map(|g| g.envelope.clone()).collect(),
             }))
             .await?;
-            self.grants = Some(grants);
+            self.grants = Some((grants, now));
         }
         Ok(())
+    }
+
+    /// Whether the grants are to be sent: they are new, or the node says that it keeps others, since
+    /// its disk was full say (R-POL-09).
+    fn grants_due(&self, grants: &GrantSet, now: MonoTime) -> bool {
+        match &self.grants {
+            Some((sent, at)) if sent.grants == grants.grants => {
+                self.grants_missed(sent) && now.since(*at) >= AGAIN_AFTER
+            }
+            Some(_) | None => true,
+        }
+    }
+
+    fn grants_missed(&self, sent: &GrantSet) -> bool {
+        self.held_grants.is_some_and(|held| held != sent.digest())
     }
 
     fn policy_due(&self, policy: &Verified<NodePolicy>, now: MonoTime) -> bool {
@@ -187,21 +203,30 @@ impl Task {
         }
     }
 
-    /// How long until a policy that was sent, and that the node does not say it holds, is sent again:
-    /// the answer says what it holds.
+    /// How long until what was sent, and the node does not say it holds, is sent again.
     fn again_wait(&self) -> Duration {
-        match self.policy {
-            Some((epoch, revision, at)) if self.held != Some((epoch, revision)) => {
+        let policy = self
+            .policy
+            .filter(|(epoch, revision, _)| self.held != Some((*epoch, *revision)))
+            .map(|(_, _, at)| at);
+        let grants = self
+            .grants
+            .as_ref()
+            .filter(|(sent, _)| self.grants_missed(sent))
+            .map(|(_, at)| *at);
+        match policy.into_iter().chain(grants).min() {
+            Some(at) => {
                 let since = self.inner.clock.mono().since(at);
                 AGAIN_AFTER.saturating_sub(since).max(AGAIN_LOOK_MIN)
             }
-            Some(_) | None => SILENCE_MAX,
+            None => SILENCE_MAX,
         }
     }
 
     fn hear(&mut self, status: pb::NodeStatus) {
         let report = report(status);
         self.held = report.policy;
+        self.held_grants = report.grants;
         if let Some(observed) = self.inner.observed.lock().nodes.get_mut(&self.id) {
             observed.status = Some(report);
         }
@@ -236,6 +261,7 @@ fn report(status: pb::NodeStatus) -> NodeReport {
     NodeReport {
         policy: (status.policy_epoch > 0).then_some((status.policy_epoch, status.policy_revision)),
         policy_refused: text(status.policy_refused),
+        grants: status.grants_digest.as_ref().try_into().ok(),
         relays: status
             .relays
             .into_iter()
@@ -304,6 +330,7 @@ mod tests {
             policy: None,
             grants: None,
             held: None,
+            held_grants: None,
         };
         task.follow().await.unwrap();
         assert!(sent.try_recv().is_err());

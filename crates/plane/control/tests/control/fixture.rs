@@ -488,6 +488,8 @@ pub struct NodeView {
     pub grants: BTreeMap<RouteId, Verified<Grant>>,
     pub policies: usize,
     pub grant_sets: usize,
+    /// How many sets of grants it loses before it keeps one: its disk is full.
+    pub loses_grants: usize,
     pub ended: Option<String>,
 }
 
@@ -566,7 +568,11 @@ fn node_up(body: node_up::Body) -> pb::NodeUp {
 /// It is connected wherever it should be, has registered everything, and listens.
 fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
     let bytes = |id: [u8; 16]| Bytes::copy_from_slice(&id);
-    let mut status = pb::NodeStatus::default();
+    let kept = held.grants.values().map(|g| g.envelope().as_ref());
+    let mut status = pb::NodeStatus {
+        grants_digest: Bytes::copy_from_slice(&fairlead_trust::grants_digest(kept)),
+        ..pb::NodeStatus::default()
+    };
     if let Some(policy) = &held.policy {
         status.policy_epoch = policy.epoch.0;
         status.policy_revision = policy.revision.0;
@@ -629,6 +635,9 @@ async fn node_task(
                         .map(|p| p.grant_keys.clone())
                         .unwrap_or_default();
                     v.grant_sets += 1;
+                    if v.grant_sets <= v.loses_grants {
+                        return;
+                    }
                     v.grants = set
                         .grant_envelopes
                         .iter()

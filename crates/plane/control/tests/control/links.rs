@@ -1,6 +1,6 @@
 //! A link's life: from enrolment to revocation, as its relays and nodes see it.
 
-use crate::fixture::{Node, Plane, Relay, RelayView};
+use crate::fixture::{Node, NodeView, Plane, Relay, RelayView};
 use fairlead_control::api::{LinkState, NodeState, RelayState};
 use fairlead_model::{RefusalCode, RouteId};
 use fairlead_trust::admission::{LeaseState, LiveTunnel, LiveVerdict, Verdict};
@@ -327,5 +327,39 @@ async fn grants_are_renewed() {
         third.not_after.since(third.not_before),
         Duration::from_secs(224 * 3600)
     );
+    plane.stop().await;
+}
+
+/// R-POL-09, R-POL-02: grants that a node could not keep come again, and until then its link is not
+/// ready.
+#[tokio::test]
+async fn lost_grants_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let relay = plane.relay("one").await;
+    let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let _relay = Relay::connect(&plane, &relay).await;
+    let full = NodeView {
+        // The empty set at its connection, and the link's.
+        loses_grants: 2,
+        ..NodeView::default()
+    };
+    let alpha = Node::connect_with(&plane, &alpha, full).await;
+    let _beta = Node::connect(&plane, &beta).await;
+    let route = plane.link("db", "alpha", "beta", 15_432).await;
+    plane
+        .until("the link waits for grants", async |control| {
+            let link = control.link("db").await.unwrap();
+            link.state == LinkState::Pending && link.waiting_for.iter().any(|w| w.contains("grants"))
+        })
+        .await;
+    alpha
+        .until("alpha keeps its grant", |v| v.grants.contains_key(&route))
+        .await;
+    plane
+        .until("the link is ready", async |control| {
+            control.link("db").await.unwrap().state == LinkState::Ready
+        })
+        .await;
     plane.stop().await;
 }
