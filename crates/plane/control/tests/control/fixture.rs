@@ -488,7 +488,7 @@ pub struct NodeView {
     pub grants: BTreeMap<RouteId, Verified<Grant>>,
     pub policies: usize,
     pub grant_sets: usize,
-    /// How many sets of grants it loses before it keeps one: its disk is full.
+    /// How many sets with grants in them it still loses: its disk is full.
     pub loses_grants: usize,
     pub ended: Option<String>,
 }
@@ -635,7 +635,8 @@ async fn node_task(
                         .map(|p| p.grant_keys.clone())
                         .unwrap_or_default();
                     v.grant_sets += 1;
-                    if v.grant_sets <= v.loses_grants {
+                    if v.loses_grants > 0 && !set.grant_envelopes.is_empty() {
+                        v.loses_grants -= 1;
                         return;
                     }
                     v.grants = set

@@ -340,7 +340,6 @@ async fn lost_grants_come_again() {
     let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
     let _relay = Relay::connect(&plane, &relay).await;
     let full = NodeView {
-        // The empty set at its connection, and the link's.
         loses_grants: 2,
         ..NodeView::default()
     };
