@@ -448,20 +448,7 @@ fn texts() {
     }
 }
 
-fn settings() {
-    let full = "dir = \"/var/lib/fairlead\"\nlisten = \"127.0.0.1:8443\"\nadvertise = \"control.example:8443\"\n\
-                lab = true\nmetrics = \"127.0.0.1:9100\"\nlog_format = \"json\"\nstore = \"redb\"\n";
-    save("settings", "full", full.as_bytes());
-    save(
-        "settings",
-        "faults",
-        b"dir = 3\nlisten = \"x\"\nunknown = [1]\n[table]\nstore = \"paper\"\n",
-    );
-    save("settings", "no_toml", b"listen 127.0.0.1");
-}
-
 fn main() {
-    settings();
     signed();
     hop_frames();
     stream_frames();
