@@ -75,6 +75,8 @@ pub(crate) struct Leg {
     /// Covers the positions sent on this leg.
     pub(crate) sent: Option<Span>,
     pub(crate) pong: Option<u64>,
+    /// A PING was asked for.
+    pub(crate) ping_due: bool,
     pub(crate) detach_sent: bool,
     pub(crate) detach_received: bool,
     /// When a replaced leg is given up although not all it carried was acknowledged.
@@ -94,6 +96,7 @@ impl Leg {
             rest: Bytes::new(),
             sent: None,
             pong: None,
+            ping_due: false,
             detach_sent: false,
             detach_received: false,
             retire_by: None,

@@ -3,9 +3,9 @@
 
 use crate::state::{Documents, DocumentsError, GRANT_LEN_MAX, GRANTS_MAX, NodeState};
 use bytes::Bytes;
-use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, Revision, RouteId};
+use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, RelayId, Revision, RouteId};
 use fairlead_rpc::signed::{self, OpenError};
-use fairlead_trust::{Grant, Keyring, NodePolicy, Verified};
+use fairlead_trust::{Consumption, Grant, Keyring, NodePolicy, Verified};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -41,6 +41,17 @@ impl View {
         self.policy().is_some_and(|p| {
             p.consumptions.iter().any(|c| c.route == route) && !p.revoked_routes.contains(&route)
         })
+    }
+
+    /// The consumption of a route, while policy has it.
+    pub(crate) fn consumption(&self, route: RouteId) -> Option<&Consumption> {
+        let mut consumptions = self.policy().into_iter().flat_map(|p| &p.consumptions);
+        consumptions.find(|c| c.route == route)
+    }
+
+    /// Whether policy has the route and names other relays for it.
+    pub(crate) fn has_left(&self, route: RouteId, relay: RelayId) -> bool {
+        self.consumption(route).is_some_and(|c| !c.relays.contains(&relay))
     }
 
     /// Whether a live stream that this node publishes to `consumer` may go on (R-REV-01).

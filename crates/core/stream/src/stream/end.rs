@@ -18,6 +18,7 @@ impl Stream {
     pub(super) fn attached(&mut self, epoch: LegEpoch, now: MonoTime) {
         self.attached_once = true;
         self.suspended_until = None;
+        self.ack_progress = now;
         self.window.ack_now();
         self.repeat_unacknowledged();
         for leg in self

@@ -108,6 +108,9 @@ pub struct Stream {
     was_reset: bool,
     /// When the hold ends; only while no leg is attached.
     suspended_until: Option<MonoTime>,
+    /// When the peer last acknowledged something new, or when the first byte went out behind an
+    /// acknowledged one.
+    ack_progress: MonoTime,
     /// When this end stops waiting for the peer's CLOSED.
     linger_until: Option<MonoTime>,
     events: VecDeque<Event>,
@@ -168,6 +171,7 @@ impl Stream {
             closed_sent: false,
             was_reset: false,
             suspended_until: None,
+            ack_progress: MonoTime(0),
             linger_until: None,
             events: VecDeque::new(),
         }
@@ -253,7 +257,7 @@ impl Stream {
         leg.state = LegState::Attached { ok_due: true };
         let (rest, held) = leg.take_held();
         self.attached(epoch, now);
-        if !self.send.acknowledge(claim.next, claim.limit) {
+        if !self.acknowledge(claim.next, claim.limit, now) {
             return self.fail_leg(
                 epoch,
                 LegFault::Protocol("ATTACH acknowledges what was not sent"),
@@ -298,6 +302,28 @@ impl Stream {
             self.target = Target::Failed(code);
             self.due.dial_result = true;
             self.end(End::Refused(code));
+        }
+    }
+
+    /// Dialler: replaces the grant that further ATTACHes carry; a stream outlives its first one.
+    ///
+    /// # Errors
+    /// The grant is longer than [`GRANT_BYTES_MAX`]; the old one stays.
+    pub fn set_grant(&mut self, fresh: Bytes) -> Result<(), GrantTooLong> {
+        if fresh.len() > GRANT_BYTES_MAX {
+            return Err(GrantTooLong { length: fresh.len() });
+        }
+        if let Role::Dialler { grant, .. } = &mut self.role {
+            *grant = fresh;
+        }
+        Ok(())
+    }
+
+    /// Sends a PING on an attached leg; the peer answers with a record of its own. Shows whether the
+    /// path lives while nothing else is sent.
+    pub fn request_ping(&mut self, epoch: LegEpoch) {
+        if let Some(leg) = self.leg_mut(epoch) {
+            leg.ping_due = leg.is_attached();
         }
     }
 
@@ -441,6 +467,45 @@ impl Stream {
         self.attached_once
     }
 
+    /// Whether a leg is attached, or carries bytes until it is: a stream without one needs another.
+    #[must_use]
+    pub fn has_leg(&self) -> bool {
+        self.phase != Phase::Over && self.current().is_some()
+    }
+
+    /// Whether `epoch` is the leg that carries new bytes.
+    #[must_use]
+    pub fn is_current(&self, epoch: LegEpoch) -> bool {
+        self.current() == Some(epoch)
+    }
+
+    /// Whether the leg is attached.
+    #[must_use]
+    pub fn is_attached(&self, epoch: LegEpoch) -> bool {
+        self.leg(epoch).is_some_and(Leg::is_attached)
+    }
+
+    /// Whether the stream was attached, has no leg, and waits for one within its hold.
+    #[must_use]
+    pub const fn is_suspended(&self) -> bool {
+        self.suspended_until.is_some()
+    }
+
+    /// Whether both directions are complete and acknowledged: all that may be missing is the peer's
+    /// CLOSED.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.phase == Phase::Open && self.all_done()
+    }
+
+    /// Since when bytes are on their way and the peer has acknowledged nothing new. A peer's slow
+    /// application is no reason for it: arrived bytes are acknowledged before they are read (I4).
+    #[must_use]
+    pub fn unacked_since(&self) -> Option<MonoTime> {
+        let unacked = self.send.unacked();
+        (self.phase == Phase::Open && unacked.from < unacked.to).then_some(self.ack_progress)
+    }
+
     /// Bytes of the daemon's memory budget that this end holds: the credit that the peer may still
     /// use, received bytes that wait, and the send buffer (I9).
     #[must_use]
@@ -502,6 +567,16 @@ impl Stream {
         if self.phase == Phase::Open && !self.recv.has_final() {
             self.window.consumed(self.recv.consumed(), &self.rtt, now);
         }
+    }
+
+    /// Takes an acknowledgement; `false` if it is of what was not sent.
+    fn acknowledge(&mut self, next: u64, limit: u64, now: MonoTime) -> bool {
+        let before = self.send.acked();
+        let good = self.send.acknowledge(next, limit);
+        if self.send.acked() > before {
+            self.ack_progress = now;
+        }
+        good
     }
 
     /// All that was sent and not acknowledged goes out again on the current leg.

@@ -87,7 +87,7 @@ impl Stream {
         }
         match frame {
             Frame::Data { offset, bytes } => self.on_data(offset, plaintext.slice_ref(bytes), now),
-            Frame::Ack { next, limit } => self.on_ack(next, limit),
+            Frame::Ack { next, limit } => self.on_ack(next, limit, now),
             Frame::Fin { final_offset } => self.on_fin(final_offset),
             Frame::Reset { code, final_offset } => self.on_reset(code, final_offset),
             Frame::DialResult { code } => self.on_dial_result(code),
@@ -178,7 +178,7 @@ impl Stream {
                 }
                 self.attached(epoch, now);
                 self.events.push_back(Event::Attached { epoch });
-                self.on_ack(next, limit)?;
+                self.on_ack(next, limit, now)?;
                 if connected { self.on_dial_result(0) } else { Ok(()) }
             }
             Frame::AttachRefused {
@@ -192,6 +192,9 @@ impl Stream {
                 if self.legs.iter().any(|l| l.epoch != epoch && l.is_usable()) {
                     self.events.push_back(Event::LegDone { epoch });
                     self.leg_lost(epoch, now);
+                } else if self.all_done() {
+                    // A peer that knows the stream no longer has seen its end.
+                    self.end(End::Closed);
                 } else {
                     self.end(End::Refused(code));
                 }
@@ -233,8 +236,8 @@ impl Stream {
         Ok(())
     }
 
-    fn on_ack(&mut self, next: u64, limit: u64) -> Result<(), LegFault> {
-        if !self.send.acknowledge(next, limit) {
+    fn on_ack(&mut self, next: u64, limit: u64, now: MonoTime) -> Result<(), LegFault> {
+        if !self.acknowledge(next, limit, now) {
             return Err(LegFault::Protocol("an ACK of what was not sent"));
         }
         if self.send.fin_acked() {

@@ -13,6 +13,9 @@ use fairlead_model::{LegEpoch, MonoTime};
 /// enough that an ACK waits behind it for a fraction of a millisecond.
 pub const TRANSMIT_BATCH: usize = 4 * RECORD_BYTES_MAX;
 
+/// The id of a PING that asks only for a sign of life: the round-trip clock counts its own from 0.
+const PATH_PING: u64 = u64::MAX;
+
 /// Bytes of control frames that one record may carry beside its data: every kind but ATTACH at
 /// once fits.
 const CONTROL_ROOM: usize = 256;
@@ -63,7 +66,7 @@ impl Stream {
         self.put_leg_frames(index, now, retiring, out);
         if is_current {
             self.put_stream_frames(now, out);
-            self.put_data(index, plaintext, out, begin, ready);
+            self.put_data(index, plaintext, out, begin, ready, now);
         }
         let sealed = out.len() > plaintext
             && self.legs.get_mut(index).is_some_and(|leg| {
@@ -133,6 +136,9 @@ impl Stream {
                 }
                 if let Some(id) = leg.pong.take() {
                     put(out, &Frame::Pong { id });
+                }
+                if std::mem::take(&mut leg.ping_due) {
+                    put(out, &Frame::Ping { id: PATH_PING });
                 }
                 let acknowledged = leg.sent.is_none_or(|s| s.to <= acked);
                 // The dialler leaves first: it knows that both ends have the newer leg. An acceptor
@@ -206,7 +212,15 @@ impl Stream {
         }
     }
 
-    fn put_data(&mut self, index: usize, plaintext: usize, out: &mut BytesMut, begin: usize, ready: usize) {
+    fn put_data(
+        &mut self,
+        index: usize,
+        plaintext: usize,
+        out: &mut BytesMut,
+        begin: usize,
+        ready: usize,
+        now: MonoTime,
+    ) {
         let used = out.len() - plaintext + DATA_HEADER_BYTES;
         let Some(span) = self.send.sendable(PLAINTEXT_BYTES_MAX.saturating_sub(used)) else {
             return;
@@ -218,6 +232,10 @@ impl Stream {
         }
         let header = Frame::put_data_header(span.from, &mut Writer::new(out, DATA_HEADER_BYTES));
         debug_assert!(header.is_ok());
+        let unacked = self.send.unacked();
+        if unacked.from == unacked.to {
+            self.ack_progress = now;
+        }
         self.send.take(span, out);
         if let Some(leg) = self.legs.get_mut(index) {
             leg.sent = Some(crate::send::Span::cover(leg.sent, span));
