@@ -115,6 +115,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
             let config = fairlead_node::NodeConfig {
                 dir: settings.common.dir.clone(),
                 metrics: settings.common.metrics,
+                hold: settings.stream_hold,
                 version: VERSION,
             };
             block_on(&settings.common, |cancel| async {

@@ -8,6 +8,48 @@ use fairlead_telemetry::ServeError;
 use fairlead_transport::DialError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a stream without a path is held before both its sockets are reset (R-STR-04).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamHold(Duration);
+
+/// A hold outside its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a stream's hold of {0:?}; allowed are 10 s to 300 s")]
+pub struct HoldOutOfRange(pub Duration);
+
+impl StreamHold {
+    /// 60 s: longer than the restart of a relay's host, shorter than most applications' patience.
+    pub const DEFAULT: Self = Self(Duration::from_secs(60));
+    const LEAST: Duration = Duration::from_secs(10);
+    const MOST: Duration = Duration::from_secs(300);
+
+    /// A hold of 10 s to 300 s. A longer one keeps each stream's unacknowledged bytes in memory for
+    /// longer.
+    ///
+    /// # Errors
+    /// It is outside of that range.
+    pub fn new(hold: Duration) -> Result<Self, HoldOutOfRange> {
+        if (Self::LEAST..=Self::MOST).contains(&hold) {
+            Ok(Self(hold))
+        } else {
+            Err(HoldOutOfRange(hold))
+        }
+    }
+
+    /// A hold that a test can wait for.
+    #[cfg(test)]
+    pub(crate) const fn of_test(hold: Duration) -> Self {
+        Self(hold)
+    }
+
+    /// How long.
+    #[must_use]
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
 
 /// How a node daemon is started.
 #[derive(Debug, Clone)]
@@ -18,6 +60,8 @@ pub struct NodeConfig {
     /// Where metrics and health are served; `None` serves none. Port 0 picks a free one, written
     /// to `runtime.json`.
     pub metrics: Option<SocketAddr>,
+    /// How long a stream without a path is held.
+    pub hold: StreamHold,
     /// The daemon's version, as reported to the control plane and to relays.
     pub version: &'static str,
 }

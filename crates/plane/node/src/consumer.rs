@@ -1,15 +1,17 @@
 //! Serves an application's connection: opens a stream for it and runs it.
 
-use crate::association::Associations;
-use crate::driver::{Driver, LegIo, Near, Outcome};
+use crate::association::{Association, Associations};
+use crate::driver::{Driver, Further, LegIo, Mover, Near, Outcome};
 use crate::live::{LiveGuard, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::open::{HOLD, OpenFailure, Opening};
+use crate::paths::Paths;
 use crate::relays::Relays;
 use crate::socket::EndSocket;
 use crate::view::ViewReceiver;
 use fairlead_host::Clock;
-use fairlead_stream::Stream;
+use fairlead_model::StreamNumber;
+use fairlead_stream::{Config, Stream};
 use fairlead_trust::Consumption;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +32,8 @@ pub(crate) struct Consumer {
     pub(crate) live: LiveStreams,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
+    pub(crate) paths: Paths,
+    pub(crate) stream_config: Config,
     /// Spreads streams over the relays of a route.
     pub(crate) turn: AtomicUsize,
 }
@@ -38,6 +42,8 @@ pub(crate) struct Consumer {
 pub(crate) struct Opened {
     pub(crate) stream: Stream,
     pub(crate) leg: LegIo,
+    pub(crate) association: Arc<Association>,
+    pub(crate) number: StreamNumber,
     pub(crate) guard: LiveGuard,
     /// Bytes of the application are in it.
     pub(crate) taken: bool,
@@ -68,7 +74,7 @@ impl Consumer {
 
     /// Opens and runs one stream; gives the connection back if it may be tried again.
     async fn one_stream(
-        &self,
+        self: &Arc<Self>,
         socket: EndSocket,
         held: Held,
         consumption: &Consumption,
@@ -83,10 +89,19 @@ impl Consumer {
             }
         };
         let held = Arc::new(Mutex::new(Some(held)));
+        let mover = Mover::new(
+            self.clone(),
+            consumption.route,
+            consumption.publisher,
+            opened.association,
+            opened.number,
+            opened.leg.epoch(),
+        );
         let driver = Driver::new(
             opened.stream,
             Near::Joined(socket),
             opened.leg,
+            Further::Mover(Box::new(mover)),
             opened.guard,
             self.clock.clone(),
             self.metrics.clone(),

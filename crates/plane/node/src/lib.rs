@@ -8,7 +8,9 @@
 //! Read top-down: [`run`] assembles the daemon; `control` receives policy and grants, `view` holds
 //! the verified state that every other module follows; `session` keeps the hop sessions listed in
 //! `relays`; `listen` and `consumer` open streams, with `association` for their secrets;
-//! `publisher`, `accepted` and `target` answer them; `driver` moves the bytes of each.
+//! `publisher`, `accepted` and `target` answer them, and `resumable` finds the live stream that a
+//! further leg is for; `driver` moves the bytes of each stream and, at the consumer, its legs from
+//! relay to relay; `paths` watches which of them still lead to the publisher.
 
 mod accepted;
 mod association;
@@ -24,8 +26,10 @@ mod listen;
 mod live;
 mod metrics;
 mod open;
+mod paths;
 mod publisher;
 mod relays;
+mod resumable;
 mod run;
 mod session;
 mod socket;
@@ -33,7 +37,7 @@ mod state;
 mod target;
 mod view;
 
-pub use config::{IdentityFault, NodeConfig, NodeError};
+pub use config::{HoldOutOfRange, IdentityFault, NodeConfig, NodeError, StreamHold};
 pub use run::run;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The daemon's metrics (R-UI-03).
 
+use crate::driver::MoveKind;
 use fairlead_model::RefusalCode;
 use fairlead_telemetry::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -7,6 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use std::time::Duration;
 
 /// Which half of a stream this daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +54,12 @@ struct DirectionLabel {
     direction: &'static str,
 }
 
+/// Labels: why a stream moved.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct MoveLabel {
+    kind: &'static str,
+}
+
 /// Every metric of the daemon. Clones share the values.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeMetrics {
@@ -59,6 +67,9 @@ pub(crate) struct NodeMetrics {
     pub(crate) streams_opened: Family<RoleLabel, Counter>,
     pub(crate) streams_refused: Family<CodeLabel, Counter>,
     pub(crate) streams_failed: Family<CodeLabel, Counter>,
+    pub(crate) streams_suspended: Family<RoleLabel, Gauge>,
+    stream_moves: Family<MoveLabel, Counter>,
+    move_gap_seconds: Family<MoveLabel, Histogram>,
     pub(crate) open_seconds: Histogram,
     pub(crate) connections_held: Gauge,
     pub(crate) accept_paused: Counter,
@@ -88,6 +99,9 @@ impl NodeMetrics {
             streams_opened: Family::default(),
             streams_refused: Family::default(),
             streams_failed: Family::default(),
+            streams_suspended: Family::default(),
+            stream_moves: Family::default(),
+            move_gap_seconds: Family::new_with_constructor(gap_histogram),
             // 0.25 ms to 8 s: an open on one host takes a millisecond, a held one up to 3 s.
             open_seconds: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
             connections_held: Gauge::default(),
@@ -127,6 +141,21 @@ impl NodeMetrics {
             "streams_failed",
             "Streams that ended in a reset which neither application asked for, by reason",
             m.streams_failed,
+        );
+        registry.register(
+            "streams_suspended",
+            "Streams that have no leg and wait for one",
+            m.streams_suspended,
+        );
+        registry.register(
+            "stream_moves",
+            "Streams that this daemon dialled and moved to another leg, by reason",
+            m.stream_moves,
+        );
+        registry.register(
+            "stream_move_gap_seconds",
+            "From the loss or the suspicion of a stream's leg to the publisher's answer on the next",
+            m.move_gap_seconds,
         );
         registry.register(
             "stream_open_seconds",
@@ -192,6 +221,27 @@ impl NodeMetrics {
         self.streams_refused.get_or_create(&label).inc();
     }
 
+    /// Counts a move. A planned one has no gap: both legs live.
+    pub(crate) fn moved(&self, kind: MoveKind, gap: Duration) {
+        let label = MoveLabel { kind: kind.as_str() };
+        self.stream_moves.get_or_create(&label).inc();
+        match kind {
+            MoveKind::Planned => {}
+            MoveKind::Suspicion | MoveKind::Failure => {
+                self.move_gap_seconds
+                    .get_or_create(&label)
+                    .observe(gap.as_secs_f64());
+            }
+        }
+    }
+
+    /// How many streams were moved for this reason.
+    #[cfg(test)]
+    pub(crate) fn move_count(&self, kind: MoveKind) -> u64 {
+        let label = MoveLabel { kind: kind.as_str() };
+        self.stream_moves.get_or_create(&label).get()
+    }
+
     /// How many associations this daemon has made as a consumer.
     #[cfg(test)]
     pub(crate) fn association_count(&self) -> u64 {
@@ -218,6 +268,11 @@ impl NodeMetrics {
         };
         self.streams_failed.get_or_create(&label).inc();
     }
+}
+
+/// 1 ms to 65 s: a warm leg takes a round trip, a stream without a relay waits for the hold.
+fn gap_histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 17))
 }
 
 impl From<StreamRole> for RoleLabel {

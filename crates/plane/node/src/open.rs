@@ -7,10 +7,9 @@
 use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
 use crate::attempt::{AttemptError, answer};
 use crate::consumer::{Consumer, Opened};
-use crate::driver::LegIo;
+use crate::driver::{LegIo, Via};
 use crate::live::LiveStream;
 use crate::metrics::StreamRole;
-use crate::publisher::stream_config;
 use crate::relays::{Session, Sessions};
 use crate::socket::{EndSocket, is_transient};
 use bytes::{Bytes, BytesMut};
@@ -283,6 +282,8 @@ impl<'a> Opening<'a> {
             Ok(leg) => Ok(Ok(Opened {
                 stream: machine.stream,
                 leg,
+                association: machine.association,
+                number: machine.number,
                 guard,
                 taken: !self.early.is_empty(),
             })),
@@ -313,7 +314,7 @@ impl<'a> Opening<'a> {
         }
         let (number, secret) = association.new_stream(self.consumption.route);
         let bad_grant = Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant));
-        let mut stream = Stream::dial(stream_config(), secret, grant.clone()).map_err(|_| bad_grant)?;
+        let mut stream = Stream::dial(self.consumer.stream_config, secret, grant.clone()).map_err(|_| bad_grant)?;
         stream.write(&self.early);
         Ok(Machine {
             stream,
@@ -380,7 +381,10 @@ impl<'a> Opening<'a> {
         }
         .await;
         Ok(match answered {
-            Ok(()) => Ok(LegIo::new(leg, epoch)),
+            Ok(()) => {
+                let session = session.number;
+                Ok(LegIo::new(leg, epoch, Via { relay, session }))
+            }
             Err(error) => {
                 machine.stream.leg_lost(epoch, clock.mono());
                 Err(error)

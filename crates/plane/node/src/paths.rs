@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+pub(crate) use watch::suspect_after;
 use watch::{PathWatch, Verdict};
 
 /// How often the paths are looked at. Below the shortest suspicion (250 ms), far above what a look

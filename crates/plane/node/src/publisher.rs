@@ -5,23 +5,24 @@
 //! verified here (R-STR-05).
 
 use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
-use crate::driver::{Driver, Gate, LegIo, Near, Outcome};
+use crate::driver::{Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::resumable::{FurtherLeg, Resumable, StreamName};
 use crate::target;
 use crate::view::ViewReceiver;
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
 use fairlead_host::{Clock, rng};
-use fairlead_model::{BootCounter, RefusalCode, RelayId, RouteId, StreamNumber, TargetAddress};
+use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress};
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
 use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
 use fairlead_trust::GrantCheck;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// How long a relay may take to say what its leg is for.
 const INCOMING_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -40,6 +41,8 @@ pub(crate) struct Publisher {
     pub(crate) live: LiveStreams,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
+    pub(crate) resumable: Resumable,
+    pub(crate) stream_config: Config,
 }
 
 impl Publisher {
@@ -118,13 +121,24 @@ impl Publisher {
         pending: OwnedSemaphorePermit,
     ) {
         let (route, role) = (incoming.route, StreamRole::Publisher);
-        let association = match self.admit(&incoming).await {
+        if self.is_stale(&incoming) {
+            return self.refuse_stream(leg, &incoming, RefusalCode::UnknownRoute).await;
+        }
+        let name = StreamName {
+            consumer: incoming.consumer,
+            association: incoming.association,
+            number: incoming.stream,
+        };
+        if let Some(live) = self.resumable.find(name) {
+            return further(live, leg, relay, incoming.epoch, pending).await;
+        }
+        let association = match self.association(&incoming).await {
             Ok(association) => association,
-            Err(code) => {
-                self.metrics.refused(role, code);
-                tracing::info!(%route, consumer = %incoming.consumer, code = code.as_str(), "stream refused");
-                return refuse(leg, code).await;
-            }
+            Err(code) => return self.refuse_stream(leg, &incoming, code).await,
+        };
+        let mailbox = match self.resumable.enter(name) {
+            Ok(mailbox) => mailbox,
+            Err(live) => return further(live, leg, relay, incoming.epoch, pending).await,
         };
         let guard = self.live.enter(LiveStream {
             role,
@@ -141,7 +155,7 @@ impl Publisher {
             return;
         }
         let secret = StreamSecret::derive(association.secret(), incoming.stream, route);
-        let mut stream = Stream::accept(stream_config(), secret);
+        let mut stream = Stream::accept(self.stream_config, secret);
         let path = LegPath {
             epoch: incoming.epoch,
             relay,
@@ -152,12 +166,15 @@ impl Publisher {
             leg.abort(LegCode::from(RefusalCode::Protocol));
             return;
         }
-        let gate = self.clone().gate(association, incoming, pending);
+        let mut leg = LegIo::new(leg, incoming.epoch, Via { relay, session: 0 });
+        leg.pending = Some(pending);
+        let gate = self.clone().gate(association, incoming);
         let opened = self.metrics.streams_opened.get_or_create(&role.into()).clone();
         let driver = Driver::new(
             stream,
-            Near::Gate(gate),
-            LegIo::new(leg, incoming.epoch),
+            Near::Unverified,
+            leg,
+            Further::Mailbox(mailbox, gate),
             guard,
             self.clock.clone(),
             self.metrics.clone(),
@@ -168,24 +185,29 @@ impl Publisher {
         self.report(route, &driver.run().await);
     }
 
-    /// What can be told from the relay's claims alone.
-    async fn admit(&self, incoming: &Incoming) -> Result<Arc<AcceptedAssociation>, RefusalCode> {
-        if incoming.resume {
-            return Err(RefusalCode::UnknownStream);
-        }
-        {
-            let view = self.view.borrow().clone();
-            let policy = view.policy().ok_or(RefusalCode::UnknownEndpoint)?;
+    async fn refuse_stream(&self, leg: Leg, incoming: &Incoming, code: RefusalCode) {
+        self.metrics.refused(StreamRole::Publisher, code);
+        tracing::info!(route = %incoming.route, consumer = %incoming.consumer, code = code.as_str(), "stream refused");
+        refuse(leg, code).await;
+    }
+
+    /// R-REV-02: the relay's policy is too old for this route; another's may not be.
+    fn is_stale(&self, incoming: &Incoming) -> bool {
+        let view = self.view.borrow().clone();
+        view.policy().is_some_and(|policy| {
             let mut published = policy.publications.iter().flat_map(|p| &p.routes);
-            let stale = published.any(|r| {
+            published.any(|r| {
                 r.route == incoming.route
                     && incoming.policy.0 == policy.epoch
                     && incoming.policy.1 < r.revision_min
-            });
-            // R-REV-02: the relay's policy is too old for this route; another's may not be.
-            if stale {
-                return Err(RefusalCode::UnknownRoute);
-            }
+            })
+        })
+    }
+
+    /// The association that the relay says the stream is of.
+    async fn association(&self, incoming: &Incoming) -> Result<Arc<AcceptedAssociation>, RefusalCode> {
+        if self.view.borrow().policy().is_none() {
+            return Err(RefusalCode::UnknownEndpoint);
         }
         let (consumer, association) = (incoming.consumer, incoming.association);
         self.accepted
@@ -194,38 +216,27 @@ impl Publisher {
             .ok_or(RefusalCode::UnknownAssociation)
     }
 
-    /// The verdict on the consumer's own sealed ATTACH.
-    fn gate(
-        self: Arc<Self>,
-        association: Arc<AcceptedAssociation>,
-        incoming: Incoming,
-        pending: OwnedSemaphorePermit,
-    ) -> Gate {
-        let mut pending = Some(pending);
+    /// The verdict on the consumer's own sealed ATTACH, for each leg of the stream.
+    fn gate(self: Arc<Self>, association: Arc<AcceptedAssociation>, incoming: Incoming) -> Gate {
         Box::new(move |grant, first| {
-            drop(pending.take());
-            let verdict = if first {
-                self.judge(&association, incoming.route, incoming.stream, grant)
-            } else {
-                Err(RefusalCode::UnknownStream)
-            };
-            match verdict {
-                Ok(target) => Ok(Box::pin(async move { target::dial(&target).await })),
-                Err(code) => {
-                    tracing::info!(route = %incoming.route, consumer = %association.peer(), code = code.as_str(), "grant refused");
-                    Err(code)
-                }
+            let verdict = self.judge(&association, &incoming, grant, first);
+            if let Err(code) = verdict {
+                tracing::info!(route = %incoming.route, consumer = %association.peer(), code = code.as_str(), first, "attach refused");
             }
+            let target = verdict?;
+            Ok(target.map(|target| -> crate::driver::Dial { Box::pin(async move { target::dial(&target).await }) }))
         })
     }
 
+    /// The target to dial, for the stream's first leg.
     fn judge(
         &self,
         association: &AcceptedAssociation,
-        route: RouteId,
-        stream: StreamNumber,
+        incoming: &Incoming,
         grant: &Bytes,
-    ) -> Result<TargetAddress, RefusalCode> {
+        first: bool,
+    ) -> Result<Option<TargetAddress>, RefusalCode> {
+        let route = incoming.route;
         let view = self.view.borrow().clone();
         let check = GrantCheck::new(view.policy().ok_or(RefusalCode::UnknownEndpoint)?);
         let grant = self.grants.open(check.keyring(), route, grant).map_err(|error| {
@@ -233,14 +244,19 @@ impl Publisher {
             RefusalCode::BadGrant
         })?;
         let publication = check
-            .check(&grant, association.peer(), route, false, self.clock.wall())
+            .check(&grant, association.peer(), route, !first, self.clock.wall())
             .map_err(|error| {
                 tracing::debug!(%route, %error, "a grant does not hold");
                 error.code()
             })?;
-        // A relay may replay an old OPEN with its early data: no number is dialled for twice (I8).
-        if association.admit(stream) {
-            Ok(publication.target.clone())
+        if !first {
+            return Ok(None);
+        }
+        // A stream that is resumed and does not live here has ended: the consumer is told so under
+        // seal. And a relay may replay an old OPEN with its early data: no number is dialled for
+        // twice (I8).
+        if !incoming.resume && association.admit(incoming.stream) {
+            Ok(Some(publication.target.clone()))
         } else {
             Err(RefusalCode::UnknownStream)
         }
@@ -263,11 +279,27 @@ impl Publisher {
     }
 }
 
-/// Settings of every stream: one leg only, so that a lost leg ends its stream at once.
-pub(crate) fn stream_config() -> Config {
-    Config {
-        hold: Duration::ZERO,
-        ..Config::default()
+/// Gives a leg to the driver of the stream that it is for. What the relay claims is not believed by
+/// that; the driver's machine takes the leg only for an ATTACH sealed for it.
+async fn further(
+    live: mpsc::Sender<FurtherLeg>,
+    mut leg: Leg,
+    relay: RelayId,
+    epoch: LegEpoch,
+    pending: OwnedSemaphorePermit,
+) {
+    if let Err(error) = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await {
+        tracing::debug!(%relay, error = chain(&error), "an incoming leg failed");
+        return;
+    }
+    let further = FurtherLeg {
+        leg,
+        relay,
+        epoch,
+        pending,
+    };
+    if live.try_send(further).is_err() {
+        tracing::debug!(%relay, %epoch, "a further leg found no room");
     }
 }
 

@@ -10,8 +10,10 @@ use crate::identity::IdentityKeeper;
 use crate::listen::{self, ListenerTable};
 use crate::live::{EndReason, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::paths::Paths;
 use crate::publisher::Publisher;
 use crate::relays::Relays;
+use crate::resumable::Resumable;
 use crate::session::{self, SessionContext};
 use crate::state::NodeState;
 use crate::view::{ViewKeeper, ViewReceiver};
@@ -111,6 +113,11 @@ pub(crate) async fn start_and_wait(
         streams.clone(),
     ));
     identity.tell(associations.clone());
+    let stream_config = fairlead_stream::Config {
+        hold: config.hold.get(),
+        ..fairlead_stream::Config::default()
+    };
+    let paths = Paths::new(clock.mono());
     let publisher = Arc::new(Publisher {
         view: view.clone(),
         tls: tls.clone(),
@@ -120,6 +127,8 @@ pub(crate) async fn start_and_wait(
         live: live.clone(),
         clock: clock.clone(),
         metrics: metrics.clone(),
+        resumable: Resumable::default(),
+        stream_config,
     });
     let consumer = Arc::new(Consumer {
         view: view.clone(),
@@ -128,6 +137,8 @@ pub(crate) async fn start_and_wait(
         live: live.clone(),
         clock: clock.clone(),
         metrics: metrics.clone(),
+        paths: paths.clone(),
+        stream_config,
         turn: AtomicUsize::new(0),
     });
     let dialler = Dialler::new(tls.clone(), &CarrierConfig::default()).map_err(NodeError::Dialler)?;
@@ -144,6 +155,9 @@ pub(crate) async fn start_and_wait(
         streams: streams.clone(),
     });
     let keeper = Arc::new(Mutex::new(keeper));
+    let (front, back) = (CancellationToken::new(), CancellationToken::new());
+    // A dropped daemon ends its tasks too.
+    let _guards = (front.clone().drop_guard(), back.clone().drop_guard());
     started(Started {
         keeper: keeper.clone(),
         metrics: metrics.clone(),
@@ -151,6 +165,7 @@ pub(crate) async fn start_and_wait(
         listeners: listeners.clone(),
         live: live.clone(),
     });
+    let watched = paths.watch(relays.clone(), view.clone(), clock.clone(), back.clone());
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
         server_name: member.grpc_server_name.clone(),
@@ -168,9 +183,6 @@ pub(crate) async fn start_and_wait(
         policy_refused: Mutex::default(),
     });
 
-    let (front, back) = (CancellationToken::new(), CancellationToken::new());
-    // A dropped daemon ends its tasks too.
-    let _guards = (front.clone().drop_guard(), back.clone().drop_guard());
     let mut parts: JoinSet<&'static str> = JoinSet::new();
     parts.spawn(named(
         "hop sessions",
@@ -181,6 +193,7 @@ pub(crate) async fn start_and_wait(
         listen::listen_all(consumer, listeners, view.clone(), streams.clone(), front.clone()),
     ));
     parts.spawn(named("control session", control::keep(control, front.clone())));
+    parts.spawn(named("paths", watched));
     parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
 
     let info = RuntimeInfo {

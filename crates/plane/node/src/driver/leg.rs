@@ -1,10 +1,15 @@
 //! One leg under a stream: moves sealed bytes between the carrier and the machine.
 
+use super::mover::Via;
+use crate::paths::PathPlace;
 use bytes::{Bytes, BytesMut};
+use fairlead_hop::frame::{Answer, Frame, Refusal};
 use fairlead_model::{LegEpoch, MonoTime};
 use fairlead_stream::{LegFault, Stream, TRANSMIT_BATCH};
-use fairlead_transport::{Leg, LegError, LegRecv, LegSend};
+use fairlead_transport::{FrameReadError, Leg, LegError, LegRecv, LegSend};
+use std::pin::pin;
 use std::task::{Context, Poll};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Batches that one turn may send.
 const BATCHES_PER_TURN: usize = 4;
@@ -17,6 +22,15 @@ const TAKES_PER_TURN: usize = 4;
 #[derive(Debug)]
 pub(crate) struct LegIo {
     epoch: LegEpoch,
+    via: Via,
+    /// The relay's answer to OPEN has come, or the leg needs none: raw bytes follow.
+    answered: bool,
+    /// The attached leg's place on its path, at the consumer.
+    pub(super) place: Option<PathPlace>,
+    /// Given back when the leg's consumer is known, at the publisher.
+    pub(crate) pending: Option<OwnedSemaphorePermit>,
+    /// The leg is given up then: it is not attached, or has not closed.
+    pub(super) by: Option<MonoTime>,
     send: LegSend,
     recv: LegRecv,
     /// Sealed, not yet taken by the carrier.
@@ -32,15 +46,22 @@ pub(crate) struct LegIo {
 pub(crate) enum LegEnd {
     /// The carrier lost it, or the far side closed it.
     Lost(Option<LegError>),
+    /// The relay or the publisher said no, unsealed.
+    Refused(Refusal),
     /// Its bytes were not what the peer sealed. The machine has forgotten the leg already.
     Fault(LegFault),
 }
 
 impl LegIo {
     /// Takes over a leg on which raw bytes go both ways.
-    pub(crate) fn new(leg: Leg, epoch: LegEpoch) -> Self {
+    pub(crate) fn new(leg: Leg, epoch: LegEpoch, via: Via) -> Self {
         Self {
             epoch,
+            via,
+            answered: true,
+            place: None,
+            pending: None,
+            by: None,
             send: leg.send,
             recv: leg.recv,
             out: Bytes::new(),
@@ -48,6 +69,21 @@ impl LegIo {
             finished: false,
             drained: false,
         }
+    }
+
+    /// Takes over a leg that nothing was written on: `open` goes first, sealed bytes follow at once,
+    /// and the answer is read when it comes.
+    pub(super) fn opening(leg: Leg, epoch: LegEpoch, via: Via, open: &[u8]) -> Self {
+        Self {
+            answered: false,
+            buffer: BytesMut::from(open),
+            ..Self::new(leg, epoch, via)
+        }
+    }
+
+    /// The session that it runs over.
+    pub(super) const fn via(&self) -> Via {
+        self.via
     }
 
     /// The leg's epoch: its name in the machine.
@@ -65,6 +101,12 @@ impl LegIo {
         stream: &mut Stream,
         now: MonoTime,
     ) -> Result<bool, LegEnd> {
+        if !self.answered {
+            match self.poll_answer(cx) {
+                Poll::Ready(result) => result?,
+                Poll::Pending => return Ok(false),
+            }
+        }
         let mut progress = false;
         for _ in 0..TAKES_PER_TURN {
             let mut chunks: [Bytes; CHUNKS_AT_ONCE] = Default::default();
@@ -83,7 +125,27 @@ impl LegIo {
                 Poll::Pending => break,
             }
         }
+        if progress && let Some(place) = &self.place {
+            place.heard(now, stream.rtt());
+        }
         Ok(progress)
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LegEnd>> {
+        // Cancel safe: what was read and is no whole frame stays.
+        let frame = match pin!(self.recv.read_frame()).poll(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => return Poll::Pending,
+        };
+        Poll::Ready(match frame {
+            Ok(Some(Frame::Answer(Answer::Ok))) => {
+                self.answered = true;
+                Ok(())
+            }
+            Ok(Some(Frame::Answer(Answer::Refused(refusal)))) => Err(LegEnd::Refused(refusal)),
+            Err(FrameReadError::Leg(error)) => Err(LegEnd::Lost(Some(error))),
+            Ok(_) | Err(_) => Err(LegEnd::Lost(None)),
+        })
     }
 
     /// Sends what the machine has for this leg. `Ok(true)` means bytes went.
@@ -143,7 +205,10 @@ impl LegIo {
         if !self.out.is_empty() {
             return true;
         }
-        if stream.poll_transmit(self.epoch, now, &mut self.buffer, TRANSMIT_BATCH) == 0 {
+        // An OPEN may wait in the buffer.
+        if stream.poll_transmit(self.epoch, now, &mut self.buffer, TRANSMIT_BATCH) == 0
+            && self.buffer.is_empty()
+        {
             // Idle streams hold no buffer.
             self.buffer = BytesMut::new();
             return false;

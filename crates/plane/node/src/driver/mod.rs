@@ -1,18 +1,26 @@
-//! The loop of one stream: socket ↔ machine ↔ leg.
+//! The loop of one stream: socket ↔ machine ↔ legs.
+//!
+//! A stream outlives its legs: while the socket stands, the machine keeps what is not acknowledged,
+//! and another leg carries it on. The consumer's driver gets legs from its mover, the publisher's
+//! from its mailbox.
 //!
 //! One task per stream, driven by readiness. Every turn gives each of the four movements a bounded
 //! share, so that neither direction starves the other and no stream starves its neighbours. An
 //! idle stream holds no buffer and no armed timer.
 
 mod leg;
+mod legs;
+mod mover;
 mod outcome;
 mod timer;
 
 pub(crate) use leg::{LegEnd, LegIo};
+pub(crate) use mover::{MoveKind, Mover, Via};
 pub(crate) use outcome::Outcome;
 
 use crate::live::{EndReason, LiveGuard};
-use crate::metrics::NodeMetrics;
+use crate::metrics::{NodeMetrics, StreamRole};
+use crate::resumable::Mailbox;
 use crate::socket::{EndSocket, is_transient};
 use crate::target::DialError;
 use bytes::Bytes;
@@ -42,17 +50,18 @@ const RESET_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// record, and a relay that does not take it is given up. As long, an application may take bytes
 /// that arrived before the error behind them.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
-/// How long a RESET may wait behind bytes that the far application does not take. A reset drops what
-/// was not delivered; this much patience is a courtesy to readers that are merely slow.
-const RESET_SEND_MAX: Duration = Duration::from_secs(3);
 /// A leg whose consumer sends no ATTACH is given up: a handshake's deadline.
 const ATTACH_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How often a publisher that sees silence asks for another leg.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long a stream that was never attached looks for a relay: as long as connections are held.
+const CONNECT_MAX: Duration = crate::open::HOLD;
 
 /// A target that is being dialled.
 pub(crate) type Dial = Pin<Box<dyn Future<Output = Result<EndSocket, DialError>> + Send>>;
 
 /// Decides on a consumer's ATTACH: verifies its grant and, for the stream's first, starts to dial.
-pub(crate) type Gate = Box<dyn FnMut(&Bytes, bool) -> Result<Dial, RefusalCode> + Send>;
+pub(crate) type Gate = Box<dyn FnMut(&Bytes, bool) -> Result<Option<Dial>, RefusalCode> + Send>;
 
 /// Called once, when the target is connected.
 pub(crate) type OnConnected = Box<dyn FnOnce() + Send>;
@@ -60,7 +69,7 @@ pub(crate) type OnConnected = Box<dyn FnOnce() + Send>;
 /// The near end of the stream.
 pub(crate) enum Near {
     /// The publisher's half before the consumer's grant is verified.
-    Gate(Gate),
+    Unverified,
     /// The publisher's half while the target is dialled.
     Dialling(Dial),
     /// The socket.
@@ -69,11 +78,23 @@ pub(crate) enum Near {
     Gone,
 }
 
+/// Where a stream's further legs come from.
+pub(crate) enum Further {
+    /// The consumer opens them.
+    Mover(Box<Mover>),
+    /// The publisher is given them, and decides on each.
+    Mailbox(Mailbox, Gate),
+}
+
 /// Everything one stream needs to run.
 pub(crate) struct Driver {
     stream: Stream,
     near: Near,
-    leg: Option<LegIo>,
+    /// The machine's legs: one, two while the stream moves, and those that are not attached.
+    legs: Vec<LegIo>,
+    /// Legs that the machine has left, with their last words on the way.
+    leaving: Vec<LegIo>,
+    further: Further,
     guard: LiveGuard,
     clock: Arc<dyn Clock>,
     metrics: NodeMetrics,
@@ -87,9 +108,11 @@ pub(crate) struct Driver {
     /// The stream's EOF has been passed to the socket.
     finished: bool,
     reset_checked: MonoTime,
-    attach_by: Option<MonoTime>,
-    /// The socket is gone; the stream is cut off then if its RESET is not through.
-    reset_by: Option<MonoTime>,
+    /// A stream that was never attached is given up then.
+    connect_by: Option<MonoTime>,
+    suspended: bool,
+    /// When the consumer was asked last for another leg.
+    asked: Option<MonoTime>,
     leg_end: Option<LegEnd>,
     /// Set when the stream has ended; what is left is to close socket and leg in order.
     outcome: Option<Outcome>,
@@ -103,16 +126,26 @@ impl Driver {
         stream: Stream,
         near: Near,
         leg: LegIo,
+        further: Further,
         guard: LiveGuard,
         clock: Arc<dyn Clock>,
         metrics: NodeMetrics,
     ) -> Self {
         let now = clock.mono();
-        let attach_by = matches!(near, Near::Gate(_)).then(|| now.plus(ATTACH_WAIT_MAX));
+        let mut leg = leg;
+        let connect_by = match further {
+            Further::Mover(_) => Some(now.plus(CONNECT_MAX)),
+            Further::Mailbox(..) => {
+                leg.by = Some(now.plus(ATTACH_WAIT_MAX));
+                None
+            }
+        };
         Self {
             stream,
             near,
-            leg: Some(leg),
+            legs: vec![leg],
+            leaving: Vec::new(),
+            further,
             guard,
             clock,
             metrics,
@@ -123,8 +156,9 @@ impl Driver {
             eof: false,
             finished: false,
             reset_checked: now,
-            attach_by,
-            reset_by: None,
+            connect_by,
+            suspended: false,
+            asked: None,
             leg_end: None,
             outcome: None,
             close_by: None,
@@ -145,7 +179,7 @@ impl Driver {
 
     /// Runs the stream to its end.
     ///
-    /// Cancel safe: a dropped driver closes its socket and resets its leg.
+    /// Cancel safe: a dropped driver closes its socket and resets its legs.
     pub(crate) async fn run(mut self) -> Outcome {
         poll_fn(|cx| self.poll_drive(cx)).await
     }
@@ -178,24 +212,23 @@ impl Driver {
 
     /// One round of a live stream. True if anything moved.
     fn turn(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
-        let mut progress = self.move_leg(now, |leg, stream| leg.poll_in(cx, stream, now));
+        let mut progress = self.legs_in(cx, now);
         progress |= self.events(now);
+        progress |= self.further_legs(cx, now);
         progress |= self.dial(cx, now);
         progress |= self.socket_out(cx, now);
         progress |= self.socket_in(cx, now);
-        progress | self.move_leg(now, |leg, stream| leg.poll_out(cx, stream, now))
+        progress |= self.legs_out(cx, now);
+        self.note_suspension();
+        progress
     }
 
     /// One round after the stream's end: the socket gets its last bytes, the leg its last words.
     fn turn_closing(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
         let mut progress = self.socket_out(cx, now);
         let late = self.close_by.is_some_and(|by| by <= now);
-        if let Some(leg) = &mut self.leg
-            && (leg.poll_close(cx, &mut self.stream, now).is_ready() || late)
-        {
-            self.leg = None;
-            progress = true;
-        }
+        self.leaving.append(&mut self.legs);
+        progress |= self.close_leaving(cx, now, late);
         // All that can be delivered is; what follows it is an error, not an end.
         let closed = matches!(self.outcome, Some(Outcome::Closed));
         let delivered = self.stream.read_slices(&mut [IoSlice::new(&[])]) == 0;
@@ -209,33 +242,10 @@ impl Driver {
     /// The outcome, once socket and leg are closed.
     fn take_finished(&mut self) -> Option<Outcome> {
         let socket_done = !matches!(self.near, Near::Joined(_)) || self.finished;
-        if self.outcome.is_some() && socket_done && self.leg.is_none() {
+        if self.outcome.is_some() && socket_done && self.leaving.is_empty() && self.legs.is_empty() {
             return self.outcome.take();
         }
         None
-    }
-
-    fn move_leg(
-        &mut self,
-        now: MonoTime,
-        step: impl FnOnce(&mut LegIo, &mut Stream) -> Result<bool, LegEnd>,
-    ) -> bool {
-        let Some(leg) = &mut self.leg else { return false };
-        match step(leg, &mut self.stream) {
-            Ok(progress) => progress,
-            Err(end) => {
-                self.lose_leg(end, now);
-                true
-            }
-        }
-    }
-
-    fn lose_leg(&mut self, end: LegEnd, now: MonoTime) {
-        let Some(leg) = self.leg.take() else { return };
-        if matches!(end, LegEnd::Lost(_)) {
-            self.stream.leg_lost(leg.epoch(), now);
-        }
-        self.leg_end = Some(end);
     }
 
     fn events(&mut self, now: MonoTime) -> bool {
@@ -249,19 +259,12 @@ impl Driver {
                     let outcome = self.judge(end);
                     self.end(outcome, now);
                 }
-                Event::LegDone { .. } => self.leg = None,
-                // The end that follows it says the same.
-                Event::PeerReset(_)
-                | Event::Attached { .. }
-                | Event::MovePlease
-                | Event::Suspended { .. } => {}
+                Event::LegDone { epoch } => self.leave_leg(epoch, now),
+                Event::Attached { epoch } => self.attached(epoch, now),
+                Event::MovePlease => self.want(MoveKind::Suspicion, now),
+                // The end that follows a reset says the same; a suspension is seen in the machine.
+                Event::PeerReset(_) | Event::Suspended { .. } => {}
             }
-        }
-        // A machine that waits for another leg before it was ever attached has lost its only one.
-        if self.outcome.is_none() && self.leg.is_none() && !self.stream.ever_attached() {
-            let outcome = self.lost();
-            self.end(outcome, now);
-            progress = true;
         }
         progress
     }
@@ -284,8 +287,9 @@ impl Driver {
 
     fn lost(&mut self) -> Outcome {
         let end = self.leg_end.take();
+        let held = self.stream.ever_attached();
         let untouched = self.take_untouched();
-        Outcome::Lost { end, untouched }
+        Outcome::Lost { held, end, untouched }
     }
 
     /// The socket, if the application cannot tell that anything was tried.
@@ -295,7 +299,7 @@ impl Driver {
         }
         match std::mem::replace(&mut self.near, Near::Gone) {
             Near::Joined(socket) => Some(socket),
-            Near::Gate(_) | Near::Dialling(_) | Near::Gone => None,
+            Near::Unverified | Near::Dialling(_) | Near::Gone => None,
         }
     }
 
@@ -310,21 +314,27 @@ impl Driver {
             Outcome::Closed | Outcome::Reset(_) | Outcome::Lost { .. } => {}
         }
         self.close_by = Some(now.plus(CLOSE_MAX));
-        self.attach_by = None;
+        self.connect_by = None;
         self.outcome = Some(outcome);
+        self.note_suspension();
     }
 
     fn attach(&mut self, epoch: LegEpoch, grant: &Bytes, first: bool, now: MonoTime) {
-        let verdict = match &mut self.near {
-            Near::Gate(gate) => gate(grant, first),
-            Near::Dialling(_) | Near::Joined(_) | Near::Gone => Err(RefusalCode::UnknownStream),
+        let verdict = match &mut self.further {
+            Further::Mailbox(_, gate) => gate(grant, first),
+            Further::Mover(_) => Err(RefusalCode::UnknownStream),
         };
+        if let Some(leg) = self.legs.iter_mut().find(|l| l.epoch() == epoch) {
+            leg.pending = None;
+            leg.by = None;
+        }
         match verdict {
             Ok(dial) => {
-                self.attach_by = None;
-                self.near = Near::Dialling(dial);
+                if let Some(dial) = dial {
+                    self.near = Near::Dialling(dial);
+                }
                 if let Err(fault) = self.stream.accept_attach(epoch, now) {
-                    self.lose_leg(LegEnd::Fault(fault), now);
+                    self.drop_leg(epoch, LegEnd::Fault(fault), now);
                 }
             }
             Err(code) => self.stream.refuse_attach(epoch, code),
@@ -352,6 +362,13 @@ impl Driver {
             }
         }
         true
+    }
+
+    const fn role(&self) -> StreamRole {
+        match self.further {
+            Further::Mover(_) => StreamRole::Consumer,
+            Further::Mailbox(..) => StreamRole::Publisher,
+        }
     }
 
     fn connected(&mut self) {
@@ -384,6 +401,10 @@ impl Driver {
             if let Err(error) = socket.finish() {
                 self.socket_failed(&error, now);
             }
+        }
+        // Nothing more can come or go; the last acknowledgements need no descriptor.
+        if self.finished && self.eof && matches!(self.near, Near::Joined(_)) {
+            self.near = Near::Gone;
         }
         progress
     }
@@ -451,23 +472,18 @@ impl Driver {
         self.reset_socket();
         if self.outcome.is_none() {
             self.stream.reset(ResetCode::Application, now);
-            self.reset_by = Some(now.plus(RESET_SEND_MAX));
         }
     }
 
     /// Handles what is due and arms the timer for what comes next. True if something was due.
     fn poll_timer(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
-        if self.attach_by.is_some_and(|by| by <= now) {
-            self.leg = None;
-            let outcome = self.lost();
-            self.end(outcome, now);
+        let live = self.outcome.is_none();
+        if self.give_up_legs(now) {
             return true;
         }
-        let live = self.outcome.is_none();
-        if live && self.reset_by.is_some_and(|by| by <= now) {
-            // The far daemon learns it by the loss of the leg.
-            self.leg = None;
-            self.end(Outcome::Reset(ResetCode::Application), now);
+        if self.connect_by.is_some_and(|by| by <= now) {
+            let outcome = self.lost();
+            self.end(outcome, now);
             return true;
         }
         if self.check_reset(now) {
@@ -477,8 +493,8 @@ impl Driver {
             self.stream.poll_timeout().filter(|_| live),
             self.reading_paused()
                 .then(|| self.reset_checked.plus(RESET_CHECK_EVERY)),
-            self.attach_by,
-            self.reset_by.filter(|_| live),
+            self.connect_by,
+            self.legs_deadline(),
             self.close_by.filter(|by| *by > now),
         ]
         .into_iter()

@@ -20,8 +20,10 @@ pub(crate) enum Outcome {
     },
     /// An application or target reset its connection, here or there, or the far daemon ended it.
     Reset(ResetCode),
-    /// The leg was lost.
+    /// The leg was lost, and no other was attached in time.
     Lost {
+        /// Whether the stream was attached before: its hold has ended (R-STR-04).
+        held: bool,
         /// How.
         end: Option<LegEnd>,
         /// The application's socket, if no byte of it has entered the stream and the target was
@@ -47,11 +49,13 @@ impl Outcome {
     pub(crate) fn failure(&self) -> (&'static str, String) {
         let detail = |end: &Option<LegEnd>| match end {
             Some(LegEnd::Lost(Some(error))) => fairlead_telemetry::chain(error),
+            Some(LegEnd::Refused(refusal)) => refusal.code.message().to_owned(),
             Some(LegEnd::Fault(fault)) => fairlead_telemetry::chain(fault),
             Some(LegEnd::Lost(None)) | None => String::from("the leg ended"),
         };
         match self {
-            Self::Lost { end, .. } => ("LEG_LOST", detail(end)),
+            Self::Lost { end, held: true, .. } => ("HOLD_EXPIRED", detail(end)),
+            Self::Lost { end, held: false, .. } => ("LEG_LOST", detail(end)),
             Self::Protocol(end) => ("PROTOCOL", detail(end)),
             Self::Ended(reason) => (reason.as_str(), String::new()),
             Self::Reset(code) => (code.as_str(), String::new()),

@@ -12,7 +12,7 @@ const BUSY_LOOKS: u32 = 3;
 /// Pings without an answer until the path counts as silent.
 const MISSED_MAX: u32 = 3;
 /// Least time for an answer before the path is suspected.
-pub(crate) const SUSPECT_AFTER_MIN: Duration = Duration::from_millis(250);
+const SUSPECT_AFTER_MIN: Duration = Duration::from_millis(250);
 /// The same in round trips.
 const SUSPECT_AFTER_RTTS: u32 = 3;
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod authority;
 mod endings;
+mod moves;
 mod pool;
 mod recovery;
 mod refusals;

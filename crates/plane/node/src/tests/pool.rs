@@ -1,7 +1,7 @@
 //! A pool in one process: relays' workers, nodes `alpha` (consumer) and `beta` (publisher).
 
 use super::authority::Authority;
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, StreamHold};
 use crate::metrics::StreamRole;
 use crate::run::{Started, start_and_wait};
 use fairlead_host::member::{MemberFolder, MemberRole};
@@ -19,6 +19,7 @@ use fairlead_trust::{
 use fairlead_worker::WorkerConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -80,6 +81,7 @@ impl Drop for Running {
 pub(crate) struct Node {
     dir: PathBuf,
     running: Option<Running>,
+    hold: StreamHold,
     pub(crate) started: Started,
 }
 
@@ -89,6 +91,16 @@ pub(crate) struct Worker {
     dir: PathBuf,
     pub(crate) address: SocketAddr,
     running: Option<Running>,
+}
+
+/// A stopped worker.
+pub(crate) struct Frozen(Arc<(Mutex<bool>, Condvar)>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
 }
 
 /// One link from alpha to beta.
@@ -111,6 +123,8 @@ pub(crate) struct Pool {
     pub(crate) links: Vec<TestLink>,
     /// Keys that beta's policy takes grants by.
     pub(crate) beta_grant_keys: Keyring,
+    /// Relays of alpha's consumptions, where they are not all.
+    pub(crate) consumed_through: Option<Vec<RelayId>>,
     revision: u64,
     _root: tempfile::TempDir,
 }
@@ -118,6 +132,11 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool of `relays` relays with one link to each of `targets`, ready for traffic.
     pub(crate) async fn start(relays: usize, targets: &[String]) -> Self {
+        Self::start_with_hold(relays, targets, StreamHold::DEFAULT).await
+    }
+
+    /// The same, with streams held for `hold`.
+    pub(crate) async fn start_with_hold(relays: usize, targets: &[String], hold: StreamHold) -> Self {
         if let Ok(filter) = std::env::var("FAIRLEAD_LOG") {
             let _ = fairlead_telemetry::init(fairlead_telemetry::LogFormat::Text, Some(&filter));
         }
@@ -128,8 +147,8 @@ impl Pool {
             let dir = root.path().join(format!("relay-{n}"));
             workers.push(Worker::start(&authority, n, dir).await);
         }
-        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha")).await;
-        let beta = Node::start(&authority, BETA, root.path().join("beta")).await;
+        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha"), hold).await;
+        let beta = Node::start(&authority, BETA, root.path().join("beta"), hold).await;
         let links = (1..)
             .zip(targets)
             .map(|(n, target)| TestLink::new(n, target, "127.0.0.1:0"))
@@ -141,6 +160,7 @@ impl Pool {
             alpha,
             beta,
             links,
+            consumed_through: None,
             revision: 0,
             _root: root,
         };
@@ -239,7 +259,8 @@ impl Pool {
     }
 
     fn alpha_policy(&self) -> NodePolicy {
-        let relays: Vec<RelayId> = self.workers.iter().map(|w| w.id).collect();
+        let all = || self.workers.iter().map(|w| w.id).collect();
+        let relays: Vec<RelayId> = self.consumed_through.clone().unwrap_or_else(all);
         let links = self.links.iter().filter(|l| !l.revoked);
         NodePolicy {
             consumptions: links
@@ -323,6 +344,21 @@ impl Worker {
         }
     }
 
+    /// Stops it as SIGSTOP would: its sockets stay, and nothing reads them until the guard is dropped.
+    pub(crate) fn freeze(&self) -> Frozen {
+        let runtime = self.running.as_ref().and_then(|r| r.runtime.as_ref()).unwrap();
+        let frozen = Frozen(Arc::default());
+        for _ in 0..4 {
+            let held = frozen.0.clone();
+            runtime.spawn(async move {
+                let (thawed, wake) = &*held;
+                let thawed = thawed.lock().unwrap();
+                drop(wake.wait_while(thawed, |thawed| !*thawed).unwrap());
+            });
+        }
+        frozen
+    }
+
     /// Starts it in the same folder, on the same port.
     pub(crate) async fn restart(&mut self) {
         let config = WorkerConfig {
@@ -404,11 +440,12 @@ impl Worker {
 }
 
 impl Node {
-    async fn start(authority: &Authority, id: NodeId, dir: PathBuf) -> Self {
+    async fn start(authority: &Authority, id: NodeId, dir: PathBuf, hold: StreamHold) -> Self {
         authority.enrol(&dir, MemberRole::Node(id), None);
-        let (running, started) = run_node(&dir).await;
+        let (running, started) = run_node(&dir, hold).await;
         Self {
             dir,
+            hold,
             running: Some(running),
             started,
         }
@@ -419,7 +456,7 @@ impl Node {
         if let Some(running) = self.running.take() {
             running.kill().await;
         }
-        let (running, started) = run_node(&self.dir).await;
+        let (running, started) = run_node(&self.dir, self.hold).await;
         self.running = Some(running);
         self.started = started;
     }
@@ -450,10 +487,11 @@ impl Node {
     }
 }
 
-async fn run_node(dir: &std::path::Path) -> (Running, Started) {
+async fn run_node(dir: &std::path::Path, hold: StreamHold) -> (Running, Started) {
     let config = NodeConfig {
         dir: dir.to_owned(),
         metrics: None,
+        hold,
         version: "test",
     };
     let (sender, receiver) = tokio::sync::oneshot::channel();

@@ -1,0 +1,300 @@
+//! The legs of one stream: more than one while it moves, none while it is suspended.
+
+use super::leg::{LegEnd, LegIo};
+use super::mover::{MoveKind, Step};
+use super::{ATTACH_WAIT_MAX, CLOSE_MAX, Driver, Further, Outcome};
+use crate::live::EndReason;
+use crate::paths::Told;
+use crate::resumable::FurtherLeg;
+use fairlead_host::rng;
+use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId};
+use fairlead_stream::{AttachKind, LegPath};
+use std::task::Context;
+
+impl Driver {
+    /// Feeds the machine from every leg. True if bytes came or a leg was lost.
+    pub(super) fn legs_in(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
+        self.each_leg(now, |leg, stream| leg.poll_in(cx, stream, now))
+    }
+
+    /// Sends what is due on every leg.
+    pub(super) fn legs_out(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
+        let progress = self.each_leg(now, |leg, stream| leg.poll_out(cx, stream, now));
+        progress | (!self.leaving.is_empty() && self.close_leaving(cx, now, false))
+    }
+
+    fn each_leg(
+        &mut self,
+        now: MonoTime,
+        mut step: impl FnMut(&mut LegIo, &mut fairlead_stream::Stream) -> Result<bool, LegEnd>,
+    ) -> bool {
+        let mut progress = false;
+        let mut index = 0;
+        while let Some(leg) = self.legs.get_mut(index) {
+            match step(leg, &mut self.stream) {
+                Ok(moved) => {
+                    progress |= moved;
+                    index += 1;
+                }
+                Err(end) => {
+                    let epoch = leg.epoch();
+                    self.drop_leg(epoch, end, now);
+                    progress = true;
+                }
+            }
+        }
+        progress
+    }
+
+    /// Closes the legs that the machine has left, in order or, if `late`, at once. True if one is gone.
+    pub(super) fn close_leaving(&mut self, cx: &mut Context<'_>, now: MonoTime, late: bool) -> bool {
+        let before = self.leaving.len();
+        let stream = &mut self.stream;
+        self.leaving.retain_mut(|leg| {
+            let late = late || leg.by.is_some_and(|by| by <= now);
+            leg.poll_close(cx, stream, now).is_pending() && !late
+        });
+        self.leaving.len() < before
+    }
+
+    /// A leg is over: its transport failed, or the machine has forgotten it.
+    pub(super) fn drop_leg(&mut self, epoch: LegEpoch, end: LegEnd, now: MonoTime) {
+        let Some(index) = self.legs.iter().position(|l| l.epoch() == epoch) else {
+            return;
+        };
+        let leg = self.legs.swap_remove(index);
+        let code = match &end {
+            LegEnd::Refused(refusal) => Some(refusal.code),
+            LegEnd::Lost(_) | LegEnd::Fault(_) => None,
+        };
+        self.stream.leg_lost(epoch, now);
+        tracing::debug!(%epoch, relay = %leg.via().relay, ?end, "leg lost");
+        self.leg_end = Some(end);
+        if let Further::Mover(mover) = &mut self.further {
+            mover.lost(epoch, leg.via(), code, now);
+            // A relay's word alone ends no stream that lives; one that was never attached can be
+            // opened anew, under another association.
+            if code == Some(RefusalCode::UnknownAssociation) && !self.stream.ever_attached() {
+                self.connect_by = Some(now);
+            }
+        }
+    }
+
+    /// The machine has left a leg in order.
+    pub(super) fn leave_leg(&mut self, epoch: LegEpoch, now: MonoTime) {
+        if let Some(index) = self.legs.iter().position(|l| l.epoch() == epoch) {
+            let mut leg = self.legs.swap_remove(index);
+            leg.by = Some(now.plus(CLOSE_MAX));
+            leg.place = None;
+            if let Further::Mover(mover) = &mut self.further {
+                mover.left(epoch, leg.via(), now);
+            }
+            self.leaving.push(leg);
+        }
+    }
+
+    /// The publisher has accepted a leg.
+    pub(super) fn attached(&mut self, epoch: LegEpoch, now: MonoTime) {
+        self.connect_by = None;
+        let leg = self.legs.iter_mut().find(|l| l.epoch() == epoch);
+        let (Further::Mover(mover), Some(leg)) = (&mut self.further, leg) else {
+            return;
+        };
+        let (place, moved) = mover.attached(epoch, leg.via(), now);
+        leg.place = Some(place);
+        if let Some((kind, took)) = moved {
+            self.metrics.moved(kind, took);
+            let (relay, took_ms) = (leg.via().relay, took.as_millis());
+            tracing::debug!(%epoch, %relay, kind = kind.as_str(), took_ms, "stream moved");
+        }
+    }
+
+    /// Wishes for another leg, at the consumer.
+    pub(super) fn want(&mut self, kind: MoveKind, now: MonoTime) {
+        if let Further::Mover(mover) = &mut self.further {
+            mover.want(kind, now);
+        }
+    }
+
+    /// Takes further legs into use. True if there was one.
+    pub(super) fn further_legs(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
+        if self.outcome.is_some() {
+            return false;
+        }
+        match &mut self.further {
+            Further::Mover(_) => self.move_on(cx, now),
+            Further::Mailbox(mailbox, _) => {
+                let Some(further) = mailbox.poll_leg(cx) else {
+                    return self.ask_to_move(now);
+                };
+                self.take_leg(further, now);
+                true
+            }
+        }
+    }
+
+    /// The consumer's part: says what the stream needs, and opens the leg that the mover found.
+    fn move_on(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
+        let Further::Mover(mover) = &mut self.further else {
+            return false;
+        };
+        let mut progress = false;
+        for leg in &self.legs {
+            let Some(place) = &leg.place else { continue };
+            for told in place.poll_told(cx) {
+                let current = self.stream.is_current(leg.epoch());
+                match told {
+                    Told::Ping => {
+                        self.stream.request_ping(leg.epoch());
+                        progress = true;
+                    }
+                    Told::Suspect if current => mover.want(MoveKind::Suspicion, now),
+                    Told::Silent if current => mover.want(MoveKind::Failure, now),
+                    Told::Leave if current => mover.want(MoveKind::Planned, now),
+                    Told::Suspect | Told::Silent | Told::Leave => {}
+                }
+            }
+        }
+        if !self.stream.has_leg() {
+            mover.want(MoveKind::Failure, now);
+        } else if mover.suspects(&self.stream, now) {
+            mover.want(MoveKind::Suspicion, now);
+        }
+        // Without a leg that carries, none stands in the way of another through its relay.
+        let carries = self.stream.has_leg();
+        let legs = self.legs.iter().filter(|_| carries);
+        let used: Vec<RelayId> = legs.map(|l| l.via().relay).collect();
+        let (leg, via, kind) = match mover.poll(cx, now, &self.stream, &used) {
+            Step::Pending => return progress,
+            Step::Leg(leg, via, kind) => (leg, via, kind),
+            Step::PeerRestarted => {
+                self.end(Outcome::Ended(EndReason::PeerRestarted), now);
+                return true;
+            }
+        };
+        let epoch = self.stream.next_epoch();
+        let Some(open) = mover.open(&mut self.stream, epoch) else {
+            return true;
+        };
+        let path = LegPath {
+            epoch,
+            relay: via.relay,
+            salt: rng::bytes(),
+        };
+        match self.stream.open_leg(path, kind.attach()) {
+            Ok(()) => {
+                mover.attaching(epoch, &self.stream, now);
+                self.legs.push(LegIo::opening(leg, epoch, via, &open));
+            }
+            Err(error) => {
+                tracing::debug!(%epoch, %error, "no further leg");
+                mover.avoid(via, now);
+            }
+        }
+        true
+    }
+
+    /// The publisher's part: a leg that a relay says belongs to this stream. Each relay may have one
+    /// that is not attached, so that none can crowd out the others.
+    fn take_leg(&mut self, further: FurtherLeg, now: MonoTime) {
+        let FurtherLeg {
+            leg,
+            relay,
+            epoch,
+            pending,
+        } = further;
+        let path = LegPath {
+            epoch,
+            relay,
+            salt: rng::bytes(),
+        };
+        if let Err(error) = self.stream.open_leg(path, AttachKind::Resend) {
+            tracing::debug!(%epoch, %relay, %error, "a further leg was not taken");
+            return;
+        }
+        let unattached = |l: &&LegIo| l.by.is_some() && l.via().relay == relay;
+        if let Some(old) = self.legs.iter().find(unattached).map(LegIo::epoch) {
+            self.drop_leg(old, LegEnd::Lost(None), now);
+        }
+        let via = super::Via { relay, session: 0 };
+        let mut leg = LegIo::new(leg, epoch, via);
+        leg.by = Some(now.plus(ATTACH_WAIT_MAX));
+        leg.pending = Some(pending);
+        self.legs.push(leg);
+    }
+
+    /// The publisher's part: it sees silence in its direction, and only the consumer can open legs.
+    fn ask_to_move(&mut self, now: MonoTime) -> bool {
+        let late = |since: MonoTime| since.plus(crate::paths::suspect_after(self.stream.rtt())) <= now;
+        let due = self.stream.unacked_since().is_some_and(late)
+            && self.asked.is_none_or(|asked| now.since(asked) >= super::ASK_EVERY);
+        if due {
+            self.asked = Some(now);
+            self.stream.request_move();
+        }
+        due
+    }
+
+    /// Gives up legs that are not attached in time. True if there was one.
+    pub(super) fn give_up_legs(&mut self, now: MonoTime) -> bool {
+        let overdue = match &self.further {
+            Further::Mover(mover) => mover.overdue(now),
+            Further::Mailbox(..) => {
+                let late = |l: &&LegIo| l.by.is_some_and(|by| by <= now);
+                self.legs.iter().find(late).map(LegIo::epoch)
+            }
+        };
+        let Some(epoch) = overdue.filter(|_| self.outcome.is_none()) else {
+            return false;
+        };
+        if self.legs.iter().any(|l| l.epoch() == epoch) {
+            self.drop_leg(epoch, LegEnd::Lost(None), now);
+        } else if let Further::Mover(mover) = &mut self.further {
+            mover.forget(epoch);
+        }
+        true
+    }
+
+    /// When legs have to be looked at although nothing wakes the task.
+    pub(super) fn legs_deadline(&self) -> Option<MonoTime> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let leaving = self.leaving.iter().filter_map(|l| l.by).min();
+        let own = match &self.further {
+            Further::Mover(mover) => mover.deadline(&self.stream),
+            Further::Mailbox(..) => {
+                let unattached = self.legs.iter().filter_map(|l| l.by).min();
+                let since = self.stream.unacked_since();
+                let ask = since.map(|since| {
+                    let late = since.plus(crate::paths::suspect_after(self.stream.rtt()));
+                    self.asked.map_or(late, |asked| late.max(asked.plus(super::ASK_EVERY)))
+                });
+                [unattached, ask].into_iter().flatten().min()
+            }
+        };
+        [leaving, own].into_iter().flatten().min()
+    }
+
+    /// Keeps the count of suspended streams.
+    pub(super) fn note_suspension(&mut self) {
+        let suspended = self.outcome.is_none() && self.stream.is_suspended();
+        if suspended != self.suspended {
+            self.suspended = suspended;
+            let gauge = self.metrics.streams_suspended.get_or_create(&self.role().into()).clone();
+            if suspended {
+                gauge.inc();
+            } else {
+                gauge.dec();
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.suspended {
+            self.metrics.streams_suspended.get_or_create(&self.role().into()).dec();
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Finds a consumer's stream its next leg (R-STR-01, R-STR-03).
+//!
+//! Only the dialling daemon opens legs. A stream that lost its leg takes the next one from a warm
+//! session of another relay; a stream whose path is suspect or whose relay is to be left gets one
+//! beside the old. The mover says through which relay and when; the driver puts OPEN, ATTACH and
+//! what is unacknowledged onto the leg in one flight.
+
+use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
+use crate::consumer::Consumer;
+use crate::paths::{Path, PathPlace, suspect_after};
+use crate::relays::Session;
+use bytes::{Bytes, BytesMut};
+use fairlead_hop::frame::{Frame, LegKind, Open};
+use fairlead_host::rng;
+use fairlead_model::{
+    BootCounter, LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber,
+};
+use fairlead_stream::{AttachKind, Stream};
+use fairlead_transport::Leg;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How long the answer to an ATTACH may take before another relay is tried, and the same in round
+/// trips. The answer comes from the publisher's daemon, not from its target.
+const ATTACH_WAIT_MIN: Duration = Duration::from_secs(1);
+const ATTACH_WAIT_RTTS: u32 = 4;
+/// The first leg's: its OPEN has been answered already.
+const FIRST_ATTACH_WAIT: Duration = Duration::from_secs(3);
+/// A relay that failed a stream is left alone by it for this long, twice as long each time, up to
+/// the longest.
+const AVOID_FIRST: Duration = Duration::from_millis(250);
+const AVOID_LONGEST: Duration = Duration::from_secs(4);
+/// Longest wait between looks for a relay while a stream has none; a new session is seen at once.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Spread of the streams that wait for the same relay.
+const LOOK_JITTER: Duration = Duration::from_millis(50);
+/// Between two suspicions of one stream that led nowhere.
+const SUSPECT_AGAIN: Duration = Duration::from_millis(500);
+const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(8);
+
+/// Why a stream gets another leg; the least urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum MoveKind {
+    /// Its relay is to be left: make before break.
+    Planned,
+    /// Its path may be dead.
+    Suspicion,
+    /// It has no leg, or its path is silent.
+    Failure,
+}
+
+impl MoveKind {
+    /// The kind's stable name, in labels and logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Suspicion => "suspicion",
+            Self::Failure => "failure",
+        }
+    }
+
+    pub(super) const fn attach(self) -> AttachKind {
+        match self {
+            Self::Planned => AttachKind::Planned,
+            Self::Suspicion | Self::Failure => AttachKind::Resend,
+        }
+    }
+}
+
+/// The hop session that a leg runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Via {
+    pub(crate) relay: RelayId,
+    /// Tells a session from its successor at the same relay.
+    pub(crate) session: u32,
+}
+
+/// A wish for another leg.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    kind: MoveKind,
+    since: MonoTime,
+}
+
+/// What the mover gives its driver.
+pub(super) enum Step {
+    /// Nothing now; the task is woken.
+    Pending,
+    /// A fresh leg; the driver opens it in the machine and tells [`Mover::attaching`].
+    Leg(Leg, Via, MoveKind),
+    /// The publisher has proved that it is another run: it knows the stream no longer.
+    PeerRestarted,
+}
+
+enum State {
+    Idle,
+    Opening(Via, Opening),
+    Waiting(Waiting),
+}
+
+type Opening = Pin<Box<dyn Future<Output = Option<Leg>> + Send>>;
+/// Gives the publisher's boot count if it was asked for.
+type Waiting = Pin<Box<dyn Future<Output = Option<BootCounter>> + Send>>;
+
+/// A leg whose ATTACH is not answered.
+#[derive(Debug, Clone, Copy)]
+struct Attaching {
+    epoch: LegEpoch,
+    /// `None`: the stream's first.
+    wish: Option<Wish>,
+    by: MonoTime,
+}
+
+#[derive(Debug)]
+struct Avoided {
+    via: Via,
+    until: MonoTime,
+    failures: u32,
+}
+
+/// The mover of one stream.
+pub(crate) struct Mover {
+    consumer: Arc<Consumer>,
+    route: RouteId,
+    publisher: NodeId,
+    association: Arc<Association>,
+    number: StreamNumber,
+    wish: Option<Wish>,
+    state: State,
+    attaching: Option<Attaching>,
+    /// At most one entry per relay of the route.
+    avoided: Vec<Avoided>,
+    suspect_from: MonoTime,
+    suspect_wait: Duration,
+}
+
+impl Mover {
+    /// For a stream of `association`, whose first leg is `first`.
+    pub(crate) fn new(
+        consumer: Arc<Consumer>,
+        route: RouteId,
+        publisher: NodeId,
+        association: Arc<Association>,
+        number: StreamNumber,
+        first: LegEpoch,
+    ) -> Self {
+        let now = consumer.clock.mono();
+        Self {
+            consumer,
+            route,
+            publisher,
+            association,
+            number,
+            wish: None,
+            state: State::Idle,
+            attaching: Some(Attaching {
+                epoch: first,
+                wish: None,
+                by: now.plus(FIRST_ATTACH_WAIT),
+            }),
+            avoided: Vec::new(),
+            suspect_from: now,
+            suspect_wait: SUSPECT_AGAIN,
+        }
+    }
+
+    /// The stream wants another leg. A wish that is being fulfilled takes the more urgent kind.
+    pub(super) fn want(&mut self, kind: MoveKind, now: MonoTime) {
+        if self.attaching.is_some() {
+            return;
+        }
+        match &mut self.wish {
+            Some(wish) => wish.kind = wish.kind.max(kind),
+            None => self.wish = Some(Wish { kind, since: now }),
+        }
+    }
+
+    /// Whether bytes of the stream wait too long for their acknowledgement; counts against the
+    /// daemon's ration of suspicions.
+    pub(super) fn suspects(&mut self, stream: &Stream, now: MonoTime) -> bool {
+        let Some(at) = self.suspect_at(stream) else {
+            return false;
+        };
+        if at > now {
+            return false;
+        }
+        let may = self.consumer.paths.may_suspect(now);
+        let wait = if may { self.suspect_wait } else { SUSPECT_AGAIN / 2 };
+        self.suspect_from = now.plus(wait + rng::jitter(wait / 2));
+        if may {
+            self.suspect_wait = (self.suspect_wait * 2).min(SUSPECT_AGAIN_LONGEST);
+        }
+        may
+    }
+
+    /// When a suspicion would arise.
+    fn suspect_at(&self, stream: &Stream) -> Option<MonoTime> {
+        if self.wish.is_some() || self.attaching.is_some() {
+            return None;
+        }
+        let since = stream.unacked_since()?;
+        Some(since.plus(suspect_after(stream.rtt())).max(self.suspect_from))
+    }
+
+    /// When the driver has to look again although nothing wakes it.
+    pub(super) fn deadline(&self, stream: &Stream) -> Option<MonoTime> {
+        match self.attaching {
+            Some(attaching) => Some(attaching.by),
+            None => self.suspect_at(stream),
+        }
+    }
+
+    /// A leg whose answer is overdue.
+    pub(super) fn overdue(&self, now: MonoTime) -> Option<LegEpoch> {
+        self.attaching.filter(|a| a.by <= now).map(|a| a.epoch)
+    }
+
+    /// Goes on with the wish. `used`: relays that the stream has legs through.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: MonoTime,
+        stream: &Stream,
+        used: &[RelayId],
+    ) -> Step {
+        loop {
+            match &mut self.state {
+                State::Idle => {
+                    let Some(wish) = self.wish.filter(|_| self.attaching.is_none()) else {
+                        return Step::Pending;
+                    };
+                    self.begin(wish.kind, now, stream, used);
+                    if matches!(self.state, State::Idle) {
+                        return Step::Pending;
+                    }
+                }
+                State::Opening(via, opening) => {
+                    let via = *via;
+                    match opening.as_mut().poll(cx) {
+                        Poll::Pending => return Step::Pending,
+                        Poll::Ready(leg) => {
+                            self.state = State::Idle;
+                            match (leg, self.wish) {
+                                (Some(leg), Some(wish)) => return Step::Leg(leg, via, wish.kind),
+                                (Some(_), None) => {}
+                                (None, _) => self.avoid(via, now),
+                            }
+                        }
+                    }
+                }
+                State::Waiting(waiting) => match waiting.as_mut().poll(cx) {
+                    Poll::Pending => return Step::Pending,
+                    Poll::Ready(boot) => {
+                        self.state = State::Idle;
+                        if boot.is_some_and(|boot| boot > self.association.peer_boot()) {
+                            return Step::PeerRestarted;
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn begin(&mut self, kind: MoveKind, now: MonoTime, stream: &Stream, used: &[RelayId]) {
+        let mut sessions = self.consumer.relays.subscribe();
+        if let Some((via, session)) = self.candidate(kind, now, used) {
+            let opening = async move {
+                let leg = tokio::time::timeout(LEG_WAIT_MAX, session.carrier.open_leg()).await;
+                leg.ok()?.ok()
+            };
+            self.state = State::Opening(via, Box::pin(opening));
+        } else if stream.has_leg() {
+            // Nowhere to go; who wished for it will say so again.
+            self.wish = None;
+        } else {
+            let next = self.avoided.iter().map(|a| a.until.since(now)).min();
+            let wait = next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY) + rng::jitter(LOOK_JITTER);
+            self.state = State::Waiting(Box::pin(async move {
+                // An error is the end of the daemon.
+                let _ = tokio::time::timeout(wait, sessions.changed()).await;
+                None
+            }));
+        }
+    }
+
+    /// The best connected relay: heard of lately, not draining, in turn.
+    fn candidate(&self, kind: MoveKind, now: MonoTime, used: &[RelayId]) -> Option<(Via, Session)> {
+        let view = self.consumer.view.borrow().clone();
+        let relays = &view.consumption(self.route)?.relays;
+        self.grant()?;
+        let sessions = self.consumer.relays.sessions();
+        let turn = self.consumer.turn.fetch_add(1, Ordering::Relaxed);
+        let start = turn.checked_rem(relays.len())?;
+        let in_turn = relays.iter().cycle().skip(start).take(relays.len());
+        let usable = in_turn.filter_map(|relay| {
+            let session = sessions.get(relay)?;
+            let via = Via {
+                relay: *relay,
+                session: session.number,
+            };
+            let avoided = self.avoided.iter().any(|a| a.via == via && a.until > now);
+            let proven = !session.suspect && !session.draining;
+            let good = proven || (kind == MoveKind::Failure && !session.suspect) || used.is_empty();
+            (good && !avoided && !used.contains(relay) && session.carrier.end().is_none())
+                .then(|| (via, session.clone()))
+        });
+        // The first of the best: `min_by_key` keeps the order of the turn.
+        usable.min_by_key(|(_, session)| (session.suspect, session.draining))
+    }
+
+    fn grant(&self) -> Option<Bytes> {
+        let view = self.consumer.view.borrow().clone();
+        let grant = view.grant(self.route)?;
+        let ended = self.consumer.clock.wall() > grant.not_after.plus(fairlead_trust::grant::CLOCK_SKEW_MAX);
+        (!ended).then(|| grant.envelope().clone())
+    }
+
+    /// The OPEN of a leg, and the stream's grant renewed.
+    pub(super) fn open(&self, stream: &mut Stream, epoch: LegEpoch) -> Option<Bytes> {
+        let grant = self.grant()?;
+        stream.set_grant(grant.clone()).ok()?;
+        let open = Frame::Open(Open {
+            kind: LegKind::Stream,
+            association: self.association.id(),
+            route: self.route,
+            stream: self.number,
+            epoch,
+            resume: stream.ever_attached(),
+            grant,
+        });
+        let mut bytes = BytesMut::new();
+        open.encode(&mut bytes).ok()?;
+        Some(bytes.freeze())
+    }
+
+    /// A leg is on its way in the machine.
+    pub(super) fn attaching(&mut self, epoch: LegEpoch, stream: &Stream, now: MonoTime) {
+        let wait = (stream.rtt().unwrap_or_default() * ATTACH_WAIT_RTTS).max(ATTACH_WAIT_MIN);
+        self.attaching = Some(Attaching {
+            epoch,
+            wish: self.wish.take(),
+            by: now.plus(wait),
+        });
+    }
+
+    /// The publisher has accepted a leg: its place on its path, and what kind of move is complete,
+    /// after how long.
+    pub(super) fn attached(
+        &mut self,
+        epoch: LegEpoch,
+        via: Via,
+        now: MonoTime,
+    ) -> (PathPlace, Option<(MoveKind, Duration)>) {
+        let path = Path {
+            publisher: self.publisher,
+            relay: via.relay,
+        };
+        let place = self.consumer.paths.enter(path, self.route, now);
+        self.avoided.retain(|a| a.via.relay != via.relay);
+        self.suspect_wait = SUSPECT_AGAIN;
+        self.suspect_from = now;
+        let fulfilled = self.attaching.take_if(|a| a.epoch == epoch);
+        let wish = fulfilled.and_then(|a| a.wish);
+        (place, wish.map(|w| (w.kind, now.since(w.since))))
+    }
+
+    /// The machine has left a leg. One that was not attached was refused by the publisher.
+    pub(super) fn left(&mut self, epoch: LegEpoch, via: Via, now: MonoTime) {
+        if self.attaching.is_some_and(|a| a.epoch == epoch) {
+            self.lost(epoch, via, None, now);
+        }
+    }
+
+    /// The machine has no such leg any more.
+    pub(super) fn forget(&mut self, epoch: LegEpoch) {
+        self.attaching.take_if(|a| a.epoch == epoch);
+    }
+
+    /// A leg is lost: its relay is left alone for a while, and so is a publisher that a relay says
+    /// not to know the association, until it has proved which run it is.
+    pub(super) fn lost(&mut self, epoch: LegEpoch, via: Via, code: Option<RefusalCode>, now: MonoTime) {
+        if let Some(failed) = self.attaching.take_if(|a| a.epoch == epoch) {
+            // Kept, so that the time since the loss goes on.
+            self.wish = failed.wish;
+        }
+        self.avoid(via, now);
+        if code == Some(RefusalCode::UnknownAssociation) && matches!(self.state, State::Idle) {
+            self.verify(via);
+        }
+    }
+
+    /// Asks the publisher itself, by another handshake, which run it is.
+    fn verify(&mut self, via: Via) {
+        let sessions = self.consumer.relays.sessions();
+        let (Some(session), Some(grant)) = (sessions.get(&via.relay).cloned(), self.grant()) else {
+            return;
+        };
+        let associations = self.consumer.associations.clone();
+        associations.forget(self.publisher, self.association.id());
+        let request = PairRequest {
+            publisher: self.publisher,
+            route: self.route,
+            grant,
+            session,
+        };
+        self.state = State::Waiting(Box::pin(async move {
+            let made = associations.get(&request).await;
+            made.ok().map(|association| association.peer_boot())
+        }));
+    }
+
+    /// Leaves a relay alone for a while.
+    pub(super) fn avoid(&mut self, via: Via, now: MonoTime) {
+        let before = self.avoided.iter().position(|a| a.via.relay == via.relay);
+        let before = before.map(|at| self.avoided.swap_remove(at));
+        let failures = before.filter(|b| b.via == via).map_or(0, |b| b.failures + 1);
+        let wait = (AVOID_FIRST * 2_u32.saturating_pow(failures)).min(AVOID_LONGEST);
+        self.avoided.push(Avoided {
+            via,
+            until: now.plus(wait),
+            failures,
+        });
+    }
+}

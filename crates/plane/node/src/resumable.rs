@@ -1,0 +1,120 @@
+//! Finds the live stream that an incoming leg is for.
+//!
+//! A stream is named by its consumer, association and number. What a relay says of a leg decides
+//! only whose driver looks at it: the stream's secret, bound to relay and epoch, decides whether it
+//! is taken (R-STR-05).
+
+use fairlead_model::{AssociationId, LegEpoch, NodeId, RelayId, StreamNumber};
+use fairlead_transport::Leg;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// Legs that wait for their driver, which takes them in its next turn. One that finds no room is
+/// dropped; the consumer opens another.
+const WAITING_MAX: usize = 4;
+
+/// A stream's name at the publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StreamName {
+    pub(crate) consumer: NodeId,
+    pub(crate) association: AssociationId,
+    pub(crate) number: StreamNumber,
+}
+
+/// A further leg of a stream, answered towards the relay.
+#[derive(Debug)]
+pub(crate) struct FurtherLeg {
+    pub(crate) leg: Leg,
+    pub(crate) relay: RelayId,
+    pub(crate) epoch: LegEpoch,
+    /// Given back when the leg's consumer is known.
+    pub(crate) pending: OwnedSemaphorePermit,
+}
+
+/// The publisher's live streams, by name. Clones share them. As many as there are live streams, which
+/// are bounded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Resumable {
+    streams: Arc<Mutex<BTreeMap<StreamName, mpsc::Sender<FurtherLeg>>>>,
+}
+
+/// Where a stream's driver gets its further legs; the stream is no longer found when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    table: Resumable,
+    name: StreamName,
+    legs: mpsc::Receiver<FurtherLeg>,
+}
+
+impl Resumable {
+    /// The way to the stream's driver, if it lives here.
+    pub(crate) fn find(&self, name: StreamName) -> Option<mpsc::Sender<FurtherLeg>> {
+        self.lock().get(&name).cloned()
+    }
+
+    /// Enters a new stream.
+    ///
+    /// # Errors
+    /// It lives already: the way to its driver.
+    pub(crate) fn enter(&self, name: StreamName) -> Result<Mailbox, mpsc::Sender<FurtherLeg>> {
+        let mut streams = self.lock();
+        if let Some(live) = streams.get(&name) {
+            return Err(live.clone());
+        }
+        let (sender, legs) = mpsc::channel(WAITING_MAX);
+        streams.insert(name, sender);
+        Ok(Mailbox {
+            table: self.clone(),
+            name,
+            legs,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<StreamName, mpsc::Sender<FurtherLeg>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mailbox {
+    /// The next leg; registers the task to be woken when there is one.
+    pub(crate) fn poll_leg(&mut self, cx: &mut std::task::Context<'_>) -> Option<FurtherLeg> {
+        match self.legs.poll_recv(cx) {
+            std::task::Poll::Ready(leg) => leg,
+            std::task::Poll::Pending => None,
+        }
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.table.lock().remove(&self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I8: a name lives once, and is free again when its driver is gone.
+    #[test]
+    fn a_stream_lives_once() {
+        let table = Resumable::default();
+        let name = StreamName {
+            consumer: NodeId::from_bytes([1; 16]),
+            association: AssociationId::from_bytes([2; 16]),
+            number: StreamNumber(3),
+        };
+        let mailbox = table.enter(name).unwrap();
+        assert!(table.enter(name).is_err());
+        assert!(table.find(name).is_some());
+        let other = StreamName {
+            number: StreamNumber(4),
+            ..name
+        };
+        assert!(table.find(other).is_none());
+        drop(mailbox);
+        assert!(table.find(name).is_none());
+        assert!(table.enter(name).is_ok());
+    }
+}
