@@ -8,6 +8,7 @@ use crate::faults::{Faults, SettingsError};
 use crate::tie::Tie;
 use fairlead_model::HostPort;
 use fairlead_model::address::CONTROL_PORT;
+use fairlead_node::StreamHold;
 use fairlead_store::Backend;
 use fairlead_telemetry::LogFormat;
 use raw::{Raw, display, socket_address};
@@ -125,7 +126,17 @@ pub const WORKER: &[Setting] = &[
     LOG_FORMAT,
 ];
 /// Settings of `run node`.
-pub const NODE: &[Setting] = &[DIR, METRICS, LOG_FORMAT];
+pub const NODE: &[Setting] = &[
+    DIR,
+    METRICS,
+    text(
+        "stream_hold",
+        Some("60s"),
+        false,
+        "How long a stream without any path is held before both its sockets are reset: 10s to 300s (R-STR-04).",
+    ),
+    LOG_FORMAT,
+];
 
 /// What every daemon has.
 #[derive(Debug, Clone)]
@@ -178,6 +189,8 @@ pub struct WorkerSettings {
 pub struct NodeSettings {
     /// Shared.
     pub common: Common,
+    /// How long streams are held.
+    pub stream_hold: StreamHold,
 }
 
 fn read<'a>(
@@ -322,9 +335,15 @@ impl NodeSettings {
     /// Every fault.
     pub fn check(flags: &Node) -> Result<Self, SettingsError> {
         let mut faults = Faults::default();
-        let raw = read(NODE, &flags.daemon, &[], &mut faults);
+        let own = [("stream_hold", flags.stream_hold.as_deref())];
+        let raw = read(NODE, &flags.daemon, &own, &mut faults);
         let common = Common::of(&raw, flags.daemon.until_exit_of.as_deref(), &mut faults);
-        faults.finish(common.map(|common| Self { common }))
+        let stream_hold = raw.get("stream_hold", &mut faults, |text| {
+            let hold = fairlead_model::duration::parse(text).map_err(display)?;
+            StreamHold::new(hold).map_err(display)
+        });
+        let value = common.zip(stream_hold);
+        faults.finish(value.map(|(common, stream_hold)| Self { common, stream_hold }))
     }
 }
 

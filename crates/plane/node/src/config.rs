@@ -16,7 +16,7 @@ pub struct StreamHold(Duration);
 
 /// A hold outside its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a stream's hold of {0:?}; allowed are 10 s to 300 s")]
+#[error("a stream is held for 10s to 300s, not {0:?}")]
 pub struct HoldOutOfRange(pub Duration);
 
 impl StreamHold {

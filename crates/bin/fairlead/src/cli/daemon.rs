@@ -88,6 +88,9 @@ pub struct Node {
     /// Shared flags.
     #[command(flatten)]
     pub daemon: Daemon,
+    /// How long a stream without any path is held, 10s to 300s [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    pub stream_hold: Option<String>,
 }
 
 /// What to enrol as.

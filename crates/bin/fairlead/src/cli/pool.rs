@@ -29,7 +29,8 @@ pub struct Up {
     /// [v6]:PORT or unix:/PATH, dialled by beta. CLASS: standard, database or storage
     #[arg(long = "link", value_name = "NAME=LISTEN,to=TARGET[,class=CLASS]")]
     pub links: Vec<String>,
-    /// Keep a verified byte stream running through a built-in echo service, and show it
+    /// Keep a verified byte stream running through a built-in echo service, kill a relay every few
+    /// seconds, and show what the stream notices of it
     #[arg(long)]
     pub demo: bool,
     /// Log format of the daemons: text or json

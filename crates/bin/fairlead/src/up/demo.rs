@@ -1,10 +1,11 @@
-//! The built-in echo service, and a verified byte stream through it.
+//! The built-in echo service, and a verified byte stream through it that outlives its relays.
 
 use super::error::UpError;
 use super::layout::Layout;
 use super::plan::CONSUMER;
 use super::progress::Progress;
-use fairlead_host::member::MemberFolder;
+use fairlead_host::member::{MemberFolder, read_runtime};
+use rustix::process::{Pid, Signal, kill_process};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
@@ -27,6 +28,10 @@ const CHUNK_PAUSE: Duration = Duration::from_millis(5);
 const AGAIN_PAUSE: Duration = Duration::from_millis(500);
 /// The pause's greatest length.
 const AGAIN_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A relay's worker is killed this often, each in turn.
+const KILL_PAUSE: Duration = Duration::from_secs(6);
+/// One worker is not killed more often than this: its supervisor would take it for a crash loop.
+const KILL_AGAIN: Duration = Duration::from_secs(18);
 /// How often the figures are shown.
 const SHOW_PAUSE: Duration = Duration::from_secs(1);
 /// A metrics page is below 1 MiB.
@@ -94,6 +99,7 @@ struct Figures {
     verified: Cell<u64>,
     longest_gap: Cell<Duration>,
     breaks: Cell<u64>,
+    kills: Cell<u64>,
 }
 
 /// When a broken stream is tried again.
@@ -125,8 +131,9 @@ impl Again {
     }
 }
 
-/// Keeps a verified stream running through the link and shows its figures, for ever.
-pub(super) async fn show(listen: SocketAddr, layout: &Layout, progress: &Progress) {
+/// Keeps a verified stream running through the link, kills the workers of `relays` in turn, and shows
+/// the figures, for ever.
+pub(super) async fn show(listen: SocketAddr, relays: &[String], layout: &Layout, progress: &Progress) {
     let figures = Figures::default();
     let stream = async {
         let mut again = Again::default();
@@ -145,15 +152,36 @@ pub(super) async fn show(listen: SocketAddr, layout: &Layout, progress: &Progres
         loop {
             tokio::time::sleep(SHOW_PAUSE).await;
             progress.live(&format!(
-                "demo: {:.1} MiB verified, {} moves, longest gap {} ms, {} streams broken",
+                "demo: {:.1} MiB verified, {} relays killed, {} moves, longest gap {} ms, {} streams broken",
                 mebibytes(figures.verified.get()),
+                figures.kills.get(),
                 moves(layout).await,
                 figures.longest_gap.get().as_millis(),
                 figures.breaks.get(),
             ));
         }
     };
-    tokio::join!(stream, show);
+    tokio::join!(stream, show, kill_in_turn(relays, layout, progress, &figures));
+}
+
+/// Kills the workers in turn, for ever; their supervisors start them again.
+async fn kill_in_turn(relays: &[String], layout: &Layout, progress: &Progress, figures: &Figures) {
+    let count = u32::try_from(relays.len()).unwrap_or(u32::MAX).max(1);
+    let pause = KILL_PAUSE.max(KILL_AGAIN / count);
+    for relay in relays.iter().cycle() {
+        tokio::time::sleep(pause).await;
+        let runtime = MemberFolder::new(layout.relay(relay)).worker_dir().join("runtime.json");
+        let worker = read_runtime(&runtime).ok().flatten();
+        let pid = worker.and_then(|info| Pid::from_raw(i32::try_from(info.pid).ok()?));
+        // One that is away already comes back without a kill.
+        if let Some(pid) = pid
+            && kill_process(pid, Signal::KILL).is_ok()
+        {
+            figures.kills.set(figures.kills.get().saturating_add(1));
+            progress.say(&format!("demo: killed the worker of relay {relay} (process {pid})"));
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal place")]

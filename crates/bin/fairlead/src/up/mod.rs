@@ -105,9 +105,10 @@ async fn serve(
         "the pool is ready after {seconds:.1} s; Ctrl-C stops it"
     ));
     builder.banner(&first, &others);
+    let relays = plan.relay_names();
     let demo = async {
         match plan.demo {
-            true => demo::show(addresses.demo_listen, layout, progress).await,
+            true => demo::show(addresses.demo_listen, &relays, layout, progress).await,
             false => std::future::pending().await,
         }
     };
