@@ -15,5 +15,6 @@ mod many;
 mod revoke;
 mod secrecy;
 mod slow_reader;
+mod survival;
 mod target_errors;
 mod up;
