@@ -314,7 +314,8 @@ impl<'a> Opening<'a> {
         }
         let (number, secret) = association.new_stream(self.consumption.route);
         let bad_grant = Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant));
-        let mut stream = Stream::dial(self.consumer.stream_config, secret, grant.clone()).map_err(|_| bad_grant)?;
+        let mut stream =
+            Stream::dial(self.consumer.stream_config, secret, grant.clone()).map_err(|_| bad_grant)?;
         stream.write(&self.early);
         Ok(Machine {
             stream,

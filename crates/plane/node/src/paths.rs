@@ -248,7 +248,10 @@ impl Inner {
         // In no order that repeats, so that no stream is always the last.
         while !suspects.is_empty() && self.take_token(now) {
             let chosen = suspects.swap_remove(draw(suspects.len()));
-            let leg = self.paths.get_mut(&chosen.0).and_then(|e| e.legs.get_mut(&chosen.1));
+            let leg = self
+                .paths
+                .get_mut(&chosen.0)
+                .and_then(|e| e.legs.get_mut(&chosen.1));
             if let Some(leg) = leg {
                 leg.tell(Told::Suspect, now);
             }
@@ -370,7 +373,10 @@ mod tests {
         }
         // The first ping goes out after 1 s; suspicion begins 250 ms later, with one second's ration.
         assert!((100..=190).contains(&suspected_by_2_s), "{suspected_by_2_s}");
-        assert!(silent >= 1000 - suspected, "{silent} told of silence, {suspected} suspected");
+        assert!(
+            silent >= 1000 - suspected,
+            "{silent} told of silence, {suspected} suspected"
+        );
     }
 
     /// Planned moves take the legs of a relay that is left, and no others.

@@ -122,7 +122,9 @@ impl Publisher {
     ) {
         let (route, role) = (incoming.route, StreamRole::Publisher);
         if self.is_stale(&incoming) {
-            return self.refuse_stream(leg, &incoming, RefusalCode::UnknownRoute).await;
+            return self
+                .refuse_stream(leg, &incoming, RefusalCode::UnknownRoute)
+                .await;
         }
         let name = StreamName {
             consumer: incoming.consumer,
@@ -224,7 +226,9 @@ impl Publisher {
                 tracing::info!(route = %incoming.route, consumer = %association.peer(), code = code.as_str(), first, "attach refused");
             }
             let target = verdict?;
-            Ok(target.map(|target| -> crate::driver::Dial { Box::pin(async move { target::dial(&target).await }) }))
+            Ok(target.map(|target| -> crate::driver::Dial {
+                Box::pin(async move { target::dial(&target).await })
+            }))
         })
     }
 

@@ -51,7 +51,8 @@ impl View {
 
     /// Whether policy has the route and names other relays for it.
     pub(crate) fn has_left(&self, route: RouteId, relay: RelayId) -> bool {
-        self.consumption(route).is_some_and(|c| !c.relays.contains(&relay))
+        self.consumption(route)
+            .is_some_and(|c| !c.relays.contains(&relay))
     }
 
     /// Whether a live stream that this node publishes to `consumer` may go on (R-REV-01).

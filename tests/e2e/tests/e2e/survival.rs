@@ -20,7 +20,9 @@ const GAP_MAX: Duration = Duration::from_secs(3);
 /// How often alpha's streams were moved.
 async fn moves(pool: &Pool) -> Result<f64> {
     let metrics = Scrape::of(&pool.file()?.node("alpha")?.metrics).await?;
-    Ok(metrics.sum("fairlead_stream_moves_total", &[]).unwrap_or_default())
+    Ok(metrics
+        .sum("fairlead_stream_moves_total", &[])
+        .unwrap_or_default())
 }
 
 /// The relay that carries most at this moment.
@@ -30,7 +32,9 @@ async fn carrying(pool: &Pool) -> Result<String> {
         for relay in pool.file()?.relays {
             // One that is being started again carries nothing.
             let bytes = match Scrape::of(&relay.metrics).await {
-                Ok(metrics) => metrics.sum("fairlead_relayed_bytes_total", &[]).unwrap_or_default(),
+                Ok(metrics) => metrics
+                    .sum("fairlead_relayed_bytes_total", &[])
+                    .unwrap_or_default(),
                 Err(_) => 0.0,
             };
             carried.push((relay.name, bytes));
@@ -106,7 +110,11 @@ async fn alone_a_gibibyte_each_way_survives_kills() -> Result<()> {
     );
     ensure!(kills >= 1, "too fast to be killed");
     ensure!(moves >= kills as f64, "{moves} moves for {kills} kills");
-    ensure!(received.longest_gap < GAP_MAX, "a gap of {:?}", received.longest_gap);
+    ensure!(
+        received.longest_gap < GAP_MAX,
+        "a gap of {:?}",
+        received.longest_gap
+    );
     Ok(())
 }
 
@@ -118,10 +126,18 @@ async fn alone_pgbench_survives_kills() -> Result<()> {
     let listen = target::closed_port()?;
     let pool = Pool::builder()
         .relays(2)
-        .link_of_class("db", &listen.to_string(), &postgres.address().to_string(), "database")
+        .link_of_class(
+            "db",
+            &listen.to_string(),
+            &postgres.address().to_string(),
+            "database",
+        )
         .start()
         .await?;
-    let init = postgres.pgbench(listen).args(["-i", "-s", "2", "-q", "postgres"]).output()?;
+    let init = postgres
+        .pgbench(listen)
+        .args(["-i", "-s", "2", "-q", "postgres"])
+        .output()?;
     ensure!(init.status.success(), "{init:?}");
     let mut bench = postgres.pgbench(listen);
     bench.args(["-c", "8", "-j", "2", "-T", "25", "--no-vacuum", "postgres"]);
@@ -144,14 +160,22 @@ async fn alone_pgbench_survives_kills() -> Result<()> {
     let processed = report
         .lines()
         .find_map(|l| l.strip_prefix("number of transactions actually processed:"))
-        .map(|l| l.trim().chars().take_while(char::is_ascii_digit).collect::<String>())
+        .map(|l| {
+            l.trim()
+                .chars()
+                .take_while(char::is_ascii_digit)
+                .collect::<String>()
+        })
         .context("no count")?;
     // Asked past the link.
     let direct = postgres.address();
     ensure!(postgres.query(direct, "select count(*) from pgbench_history")? == processed);
     let deltas = postgres.query(direct, "select sum(delta) from pgbench_history")?;
     let balances = postgres.query(direct, "select sum(abalance) from pgbench_accounts")?;
-    ensure!(deltas == balances, "sum(delta) {deltas}, sum(abalance) {balances}");
+    ensure!(
+        deltas == balances,
+        "sum(delta) {deltas}, sum(abalance) {balances}"
+    );
     ensure!(postgres.query(direct, "select count(*) from kept")? == "2");
     Ok(())
 }
@@ -204,14 +228,20 @@ async fn a_stopped_worker_is_left() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_only_relay_is_waited_for() -> Result<()> {
     let echo = Target::echo().await?;
-    let pool = Pool::builder().relays(0).to("echo", echo.address())?.start().await?;
+    let pool = Pool::builder()
+        .relays(0)
+        .to("echo", echo.address())?
+        .start()
+        .await?;
     let mut stream = TcpStream::connect(pool.listen("echo")?).await?;
     let mut gaps = Vec::new();
     for round in 0..3 {
         verified::echo_on(&mut stream, round, 1_000_000).await?;
         let old = pool.kill9(Role::Worker("local"))?;
         let killed = Instant::now();
-        verified::echo_on(&mut stream, round, 1000).await.context("after the kill")?;
+        verified::echo_on(&mut stream, round, 1000)
+            .await
+            .context("after the kill")?;
         gaps.push(killed.elapsed());
         pool.back(Role::Worker("local"), old).await?;
     }

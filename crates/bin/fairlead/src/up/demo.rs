@@ -170,7 +170,9 @@ async fn kill_in_turn(relays: &[String], layout: &Layout, progress: &Progress, f
     let pause = KILL_PAUSE.max(KILL_AGAIN / count);
     for relay in relays.iter().cycle() {
         tokio::time::sleep(pause).await;
-        let runtime = MemberFolder::new(layout.relay(relay)).worker_dir().join("runtime.json");
+        let runtime = MemberFolder::new(layout.relay(relay))
+            .worker_dir()
+            .join("runtime.json");
         let worker = read_runtime(&runtime).ok().flatten();
         let pid = worker.and_then(|info| Pid::from_raw(i32::try_from(info.pid).ok()?));
         // One that is away already comes back without a kill.
@@ -178,7 +180,9 @@ async fn kill_in_turn(relays: &[String], layout: &Layout, progress: &Progress, f
             && kill_process(pid, Signal::KILL).is_ok()
         {
             figures.kills.set(figures.kills.get().saturating_add(1));
-            progress.say(&format!("demo: killed the worker of relay {relay} (process {pid})"));
+            progress.say(&format!(
+                "demo: killed the worker of relay {relay} (process {pid})"
+            ));
         }
     }
     std::future::pending::<()>().await;

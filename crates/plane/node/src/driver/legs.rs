@@ -227,7 +227,9 @@ impl Driver {
     fn ask_to_move(&mut self, now: MonoTime) -> bool {
         let late = |since: MonoTime| since.plus(crate::paths::suspect_after(self.stream.rtt())) <= now;
         let due = self.stream.unacked_since().is_some_and(late)
-            && self.asked.is_none_or(|asked| now.since(asked) >= super::ASK_EVERY);
+            && self
+                .asked
+                .is_none_or(|asked| now.since(asked) >= super::ASK_EVERY);
         if due {
             self.asked = Some(now);
             self.stream.request_move();
@@ -268,7 +270,8 @@ impl Driver {
                 let since = self.stream.unacked_since();
                 let ask = since.map(|since| {
                     let late = since.plus(crate::paths::suspect_after(self.stream.rtt()));
-                    self.asked.map_or(late, |asked| late.max(asked.plus(super::ASK_EVERY)))
+                    self.asked
+                        .map_or(late, |asked| late.max(asked.plus(super::ASK_EVERY)))
                 });
                 [unattached, ask].into_iter().flatten().min()
             }
@@ -281,7 +284,11 @@ impl Driver {
         let suspended = self.outcome.is_none() && self.stream.is_suspended();
         if suspended != self.suspended {
             self.suspended = suspended;
-            let gauge = self.metrics.streams_suspended.get_or_create(&self.role().into()).clone();
+            let gauge = self
+                .metrics
+                .streams_suspended
+                .get_or_create(&self.role().into())
+                .clone();
             if suspended {
                 gauge.inc();
             } else {
@@ -294,7 +301,10 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         if self.suspended {
-            self.metrics.streams_suspended.get_or_create(&self.role().into()).dec();
+            self.metrics
+                .streams_suspended
+                .get_or_create(&self.role().into())
+                .dec();
         }
     }
 }

@@ -12,9 +12,7 @@ use crate::relays::Session;
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open};
 use fairlead_host::rng;
-use fairlead_model::{
-    BootCounter, LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber,
-};
+use fairlead_model::{BootCounter, LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber};
 use fairlead_stream::{AttachKind, Stream};
 use fairlead_transport::Leg;
 use std::pin::Pin;

@@ -102,7 +102,10 @@ async fn bytes_survive_kill_after_kill() {
     assert_eq!(received, sent);
     stop.send_replace(true);
     let (longest, rounds) = tokio::time::timeout(PATIENCE, gaps).await.unwrap().unwrap();
-    println!("{sent} blocks, {} moves, longest gap {longest:?} of {rounds} rounds", moves(&pool));
+    println!(
+        "{sent} blocks, {} moves, longest gap {longest:?} of {rounds} rounds",
+        moves(&pool)
+    );
     assert!(moves(&pool) as usize >= KILLS, "{} moves", moves(&pool));
     assert!(longest < GAP_MAX, "{longest:?}");
     assert_eq!(pool.alpha.started.metrics.association_count(), 1);
@@ -203,7 +206,11 @@ async fn every_live_stream_continues() {
             assert!(exchange(socket, &bytes).await.unwrap() == bytes, "stream {n}");
         });
     }
-    let all = async { while let Some(done) = tasks.join_next().await { done.unwrap() } };
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap()
+        }
+    };
     tokio::time::timeout(PATIENCE, all).await.unwrap();
     println!("200 streams, {} moves, {:?}", moves(&pool), started.elapsed());
     assert!(moves(&pool) >= 50, "{}", moves(&pool));
@@ -250,12 +257,23 @@ async fn a_frozen_relay_is_left() {
         pool.publish().await;
         let frozen = pool.workers[0].freeze();
         let started = Instant::now();
-        let (from, to) = if up { (&mut near, &mut far) } else { (&mut far, &mut near) };
+        let (from, to) = if up {
+            (&mut near, &mut far)
+        } else {
+            (&mut far, &mut near)
+        };
         from.write_all(b"through").await.unwrap();
         let mut through = [0; 7];
-        tokio::time::timeout(PATIENCE, to.read_exact(&mut through)).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, to.read_exact(&mut through))
+            .await
+            .unwrap()
+            .unwrap();
         println!("up {up}: moved after {:?}", started.elapsed());
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            started.elapsed()
+        );
         drop(frozen);
         drop((near, far));
         pool.ready().await;
@@ -303,7 +321,9 @@ async fn a_restarted_publisher_ends_its_streams() {
     live.read_u8().await.unwrap();
     pool.beta.kill_and_restart().await;
     let started = Instant::now();
-    let ended = tokio::time::timeout(PATIENCE, live.read(&mut [0; 1])).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, live.read(&mut [0; 1]))
+        .await
+        .unwrap();
     assert!(ended.is_err(), "{ended:?}");
     println!("ended after {:?}", started.elapsed());
     pool.ready().await;
@@ -325,10 +345,14 @@ async fn a_revoked_stream_is_not_resumed() {
     policy.revoked_routes.push(pool.links[0].route);
     let envelope = pool.authority.node_policy(&policy);
     pool.beta.offer_policy(&envelope);
-    let ended = tokio::time::timeout(PATIENCE, far.read(&mut [0; 1])).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, far.read(&mut [0; 1]))
+        .await
+        .unwrap();
     assert!(ended.is_err(), "{ended:?}");
     // Alpha and the relay know nothing of it: the publisher alone refuses.
     pool.workers[0].restart().await;
-    let ended = tokio::time::timeout(PATIENCE, near.read(&mut [0; 1])).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, near.read(&mut [0; 1]))
+        .await
+        .unwrap();
     assert!(ended.is_err(), "{ended:?}");
 }
