@@ -7,7 +7,8 @@
 //!
 //! Read top-down: [`run`] assembles the daemon; `control` receives policy and grants, `view` holds
 //! the verified state that every other module follows; `session` keeps the hop sessions listed in
-//! `relays`; `listen` and `consumer` open streams, with `association` for their secrets;
+//! `relays`; `listen` and `consumer` open streams, with `association` for their secrets, which `warm`
+//! makes ahead of need;
 //! `publisher`, `accepted` and `target` answer them, and `resumable` finds the live stream that a
 //! further leg is for; `driver` moves the bytes of each stream and, at the consumer, its legs from
 //! relay to relay; `paths` watches which of them still lead to the publisher.
@@ -36,6 +37,7 @@ mod socket;
 mod state;
 mod target;
 mod view;
+mod warm;
 
 pub use config::{HoldOutOfRange, IdentityFault, NodeConfig, NodeError, StreamHold};
 pub use run::run;

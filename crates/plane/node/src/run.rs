@@ -17,6 +17,7 @@ use crate::resumable::Resumable;
 use crate::session::{self, SessionContext};
 use crate::state::NodeState;
 use crate::view::{ViewKeeper, ViewReceiver};
+use crate::warm;
 use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, SystemClock, rng};
 use fairlead_telemetry::{Health, Metrics, Served, chain};
@@ -133,7 +134,7 @@ pub(crate) async fn start_and_wait(
     let consumer = Arc::new(Consumer {
         view: view.clone(),
         relays: relays.clone(),
-        associations,
+        associations: associations.clone(),
         live: live.clone(),
         clock: clock.clone(),
         metrics: metrics.clone(),
@@ -166,6 +167,7 @@ pub(crate) async fn start_and_wait(
         live: live.clone(),
     });
     let watched = paths.watch(relays.clone(), view.clone(), clock.clone(), back.clone());
+    let warm = warm::keep(associations, relays.clone(), view.clone(), front.clone());
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
         server_name: member.grpc_server_name.clone(),
@@ -193,6 +195,7 @@ pub(crate) async fn start_and_wait(
         listen::listen_all(consumer, listeners, view.clone(), streams.clone(), front.clone()),
     ));
     parts.spawn(named("control session", control::keep(control, front.clone())));
+    parts.spawn(named("associations", warm));
     parts.spawn(named("paths", watched));
     parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
 

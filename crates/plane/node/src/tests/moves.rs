@@ -311,6 +311,50 @@ async fn a_planned_move_makes_before_it_breaks() {
     assert_eq!(answer, b"still here");
 }
 
+/// R-STR-03, R-OPS-01: a relay that stops in order says so, and is left make-before-break.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stopping_relay_is_left_without_a_gap() {
+    let mut pool = Pool::start(2, &[echo().await]).await;
+    let (stop, gaps) = ping_pong(pool.connect(0).await);
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        let mut socket = pool.connect(0).await;
+        socket.write_u8(1).await.unwrap();
+        socket.read_u8().await.unwrap();
+        idle.push(socket);
+    }
+    pool.workers[0].stop().await;
+    stop.send_replace(true);
+    let (longest, rounds) = tokio::time::timeout(PATIENCE, gaps).await.unwrap().unwrap();
+    let planned = pool.alpha.started.metrics.move_count(MoveKind::Planned);
+    println!("{planned} planned moves, longest gap {longest:?} of {rounds} rounds");
+    assert!(planned >= 40, "{planned}");
+    assert_eq!(moves(&pool), 0, "nothing was lost");
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    for (n, socket) in (0..).zip(idle) {
+        let bytes = pattern(n, 1000);
+        assert!(exchange(socket, &bytes).await.unwrap() == bytes, "stream {n}");
+    }
+}
+
+/// A consumer's daemon that starts anew says so to its publishers by itself: what its last run had
+/// open ends at the target too, long before the hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_restarted_consumer_ends_its_streams_at_the_publisher() {
+    let (target, mut accepted) = manual().await;
+    let mut pool = Pool::start(2, &[target]).await;
+    let mut near = pool.connect(0).await;
+    let mut far = accepted.recv().await.unwrap();
+    near.write_all(b"ask").await.unwrap();
+    far.read_exact(&mut [0; 3]).await.unwrap();
+    pool.alpha.kill_and_restart().await;
+    let ended = tokio::time::timeout(PATIENCE, far.read(&mut [0; 1]))
+        .await
+        .unwrap();
+    assert!(ended.is_err(), "{ended:?}");
+    eventually("beta to forget the stream", || pool.beta.started.live.len() == 0).await;
+}
+
 /// R-GEN-04: a publisher's daemon that starts anew knows no stream; the consumer learns it from the
 /// daemon itself and resets, and new streams open. It does not wait for the hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

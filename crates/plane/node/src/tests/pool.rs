@@ -344,6 +344,13 @@ impl Worker {
         }
     }
 
+    /// Ends the worker in order.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop().await;
+        }
+    }
+
     /// Stops it as SIGSTOP would: its sockets stay, and nothing reads them until the guard is dropped.
     pub(crate) fn freeze(&self) -> Frozen {
         let runtime = self.running.as_ref().and_then(|r| r.runtime.as_ref()).unwrap();
