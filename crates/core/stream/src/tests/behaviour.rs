@@ -588,3 +588,75 @@ fn a_reset_that_is_never_confirmed_ends() {
     assert_eq!(world.ends[A].ended, Some(End::Reset(ResetCode::Application)));
     world.kill(epoch);
 }
+
+/// A stream outlives its first grant: later ATTACHes carry the one set last, and one that is too long
+/// changes nothing.
+#[test]
+fn further_legs_carry_the_renewed_grant() {
+    let mut world = connected([0, 0]);
+    let stream = &mut world.ends[A].stream;
+    assert!(stream.set_grant(Bytes::from(vec![0; 64 * 1024])).is_err());
+    stream.set_grant(Bytes::from_static(b"renewed")).unwrap();
+    let (mut there, epoch) = (BytesMut::new(), stream.next_epoch());
+    let path = world.path(epoch, 2);
+    world.ends[A].stream.open_leg(path, AttachKind::Resend).unwrap();
+    world.ends[A]
+        .stream
+        .poll_transmit(epoch, world.now, &mut there, TRANSMIT_BATCH);
+    let path = world.path(epoch, 2);
+    world.ends[B].stream.open_leg(path, AttachKind::Resend).unwrap();
+    world.ends[B].stream.receive(epoch, world.now, &there).unwrap();
+    let event = world.ends[B].stream.poll_event();
+    let Some(Event::Attach { grant, first, .. }) = event else {
+        panic!("{event:?}")
+    };
+    assert_eq!((&grant[..], first), (&b"renewed"[..], false));
+}
+
+/// Bytes without an acknowledgement show since when; an acknowledged stream shows nothing, and a new
+/// leg begins the wait anew.
+#[test]
+fn silence_is_measured_from_the_last_progress() {
+    let mut world = connected([0, 0]);
+    assert_eq!(world.ends[A].stream.unacked_since(), None);
+    world.legs[0].frozen = true;
+    world.ends[A].total = 1000;
+    let sent = world.now;
+    world.ends[A].app_write(1000);
+    world.settle();
+    assert_eq!(world.ends[A].stream.unacked_since(), Some(sent));
+    world.now = world.now.plus(S);
+    world.settle();
+    assert_eq!(
+        world.ends[A].stream.unacked_since(),
+        Some(sent),
+        "time alone changes nothing"
+    );
+    world.open(2, AttachKind::Resend, MS);
+    world.run(20 * MS);
+    assert_eq!(world.ends[B].read, world.ends[A].written);
+    world.run(S);
+    assert_eq!(world.ends[A].stream.unacked_since(), None);
+    assert!(!world.ends[A].stream.is_suspended());
+}
+
+/// A ping that only asks for a sign of life is answered and measures nothing.
+#[test]
+fn a_path_ping_is_answered() {
+    let mut world = connected([0, 0]);
+    let epoch = world.legs[0].epoch;
+    let rtt = world.ends[A].stream.rtt();
+    let mut out = BytesMut::new();
+    let quiet = world.ends[A]
+        .stream
+        .poll_transmit(epoch, world.now, &mut out, TRANSMIT_BATCH);
+    assert_eq!(quiet, 0);
+    world.ends[A].stream.request_ping(epoch);
+    world.record = true;
+    world.settle();
+    let asked = world.carried.len();
+    assert!(asked > 0);
+    world.run(20 * MS);
+    assert!(world.carried.len() > asked, "nothing came back");
+    assert_eq!(world.ends[A].stream.rtt(), rtt);
+}
