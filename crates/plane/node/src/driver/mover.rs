@@ -35,9 +35,13 @@ const AVOID_LONGEST: Duration = Duration::from_secs(4);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Spread of the streams that wait for the same relay.
 const LOOK_JITTER: Duration = Duration::from_millis(50);
-/// Between two suspicions of one stream that led nowhere.
+/// Least time between two suspicions of one stream; it doubles up to the longest, so that an overloaded
+/// host or a stopped publisher makes no stream wander, and starts over after a calm.
 const SUSPECT_AGAIN: Duration = Duration::from_millis(500);
-const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(8);
+const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(30);
+/// Wait after the daemon's ration of suspicions was found used up.
+const RATION_WAIT: Duration = Duration::from_millis(125);
 
 /// Why a stream gets another leg; the least urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,7 +171,7 @@ impl Mover {
 
     /// The stream wants another leg. A wish that is being fulfilled takes the more urgent kind.
     pub(super) fn want(&mut self, kind: MoveKind, now: MonoTime) {
-        if self.attaching.is_some() {
+        if self.attaching.is_some() || (kind == MoveKind::Suspicion && !self.may_suspect(now)) {
             return;
         }
         match &mut self.wish {
@@ -176,20 +180,28 @@ impl Mover {
         }
     }
 
-    /// Whether bytes of the stream wait too long for their acknowledgement; counts against the
-    /// daemon's ration of suspicions.
-    pub(super) fn suspects(&mut self, stream: &Stream, now: MonoTime) -> bool {
-        let Some(at) = self.suspect_at(stream) else {
+    /// Whether the stream's last suspicion is long enough ago; counts another one.
+    fn may_suspect(&mut self, now: MonoTime) -> bool {
+        if now < self.suspect_from {
             return false;
-        };
-        if at > now {
+        }
+        if now.since(self.suspect_from) >= CALM {
+            self.suspect_wait = SUSPECT_AGAIN;
+        }
+        self.suspect_from = now.plus(self.suspect_wait + rng::jitter(self.suspect_wait / 2));
+        self.suspect_wait = (self.suspect_wait * 2).min(SUSPECT_AGAIN_LONGEST);
+        true
+    }
+
+    /// Whether bytes of the stream wait too long for their acknowledgement; takes from the daemon's
+    /// ration of suspicions.
+    pub(super) fn suspects(&mut self, stream: &Stream, now: MonoTime) -> bool {
+        if self.suspect_at(stream).is_none_or(|at| at > now) {
             return false;
         }
         let may = self.consumer.paths.may_suspect(now);
-        let wait = if may { self.suspect_wait } else { SUSPECT_AGAIN / 2 };
-        self.suspect_from = now.plus(wait + rng::jitter(wait / 2));
-        if may {
-            self.suspect_wait = (self.suspect_wait * 2).min(SUSPECT_AGAIN_LONGEST);
+        if !may {
+            self.suspect_from = now.plus(RATION_WAIT + rng::jitter(RATION_WAIT));
         }
         may
     }
@@ -358,8 +370,6 @@ impl Mover {
         };
         let place = self.consumer.paths.enter(path, self.route, now);
         self.avoided.retain(|a| a.via.relay != via.relay);
-        self.suspect_wait = SUSPECT_AGAIN;
-        self.suspect_from = now;
         let fulfilled = self.attaching.take_if(|a| a.epoch == epoch);
         let wish = fulfilled.and_then(|a| a.wish);
         (place, wish.map(|w| (w.kind, now.since(w.since))))
