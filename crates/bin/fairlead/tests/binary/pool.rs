@@ -72,7 +72,10 @@ impl Up {
                 up.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
                 panic!("up ended: {status}\n{text}\n{}", logs(dir));
             }
-            dir.join("pool.json").exists().then_some(())
+            // One that was killed left its file behind.
+            let text = std::fs::read(dir.join("pool.json")).ok()?;
+            let file: Value = serde_json::from_slice(&text).unwrap();
+            (file["up_pid"] == up.child.id()).then_some(())
         });
         up
     }
