@@ -5,6 +5,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The exclusive right to a daemon's folder, held until dropped or until the process ends.
 #[derive(Debug)]
@@ -35,11 +36,17 @@ pub enum LockError {
 
 /// The lock file's name in its folder.
 const LOCK_FILE: &str = "lock";
+/// How long the threads of a killed holder may take to end. The kernel shows it as a zombie while
+/// they do, and keeps its lock; milliseconds on an idle host.
+const ENDING_WAIT_MAX: Duration = Duration::from_secs(2);
+/// How often the lock of an ending holder is tried again.
+const ENDING_LOOK: Duration = Duration::from_millis(10);
 /// A process id in decimal and a newline.
 const PID_LEN_MAX: usize = 24;
 
 impl FolderLock {
-    /// Locks `dir`, which must exist. Does not wait.
+    /// Locks `dir`, which must exist. Waits only for a holder that is ending: whoever starts a daemon
+    /// again right after it was killed is not refused for it.
     ///
     /// # Errors
     /// Names the folder and, where known, the process that holds it.
@@ -52,18 +59,23 @@ impl FolderLock {
             .truncate(false)
             .open(&path)
             .map_err(|e| FileError::io("open", &path, e))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let pid = file::read_text(&path, PID_LEN_MAX)
-                    .ok()
-                    .and_then(|text| text.trim().parse().ok());
+        let started = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(FileError::io("lock", &path, errno.into()).into()),
+            }
+            let pid: Option<i32> = file::read_text(&path, PID_LEN_MAX)
+                .ok()
+                .and_then(|text| text.trim().parse().ok());
+            if started.elapsed() >= ENDING_WAIT_MAX || !pid.is_some_and(has_ended) {
                 return Err(LockError::Held {
                     path: dir.to_owned(),
                     pid,
                 });
             }
-            Err(errno) => return Err(FileError::io("lock", &path, errno.into()).into()),
+            std::thread::sleep(ENDING_LOOK);
         }
         file.set_len(0)
             .and_then(|()| file.rewind())
@@ -71,6 +83,18 @@ impl FolderLock {
             .map_err(|e| FileError::io("write", &path, e))?;
         Ok(Self { _file: file })
     }
+}
+
+/// Whether a process is gone, or a zombie (proc(5)): then it holds its lock for a moment at most.
+fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // The name stands in brackets and may hold any character.
+    let state = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
 
 #[cfg(test)]
@@ -88,5 +112,24 @@ mod tests {
         );
         drop(first);
         FolderLock::acquire(dir.path()).unwrap();
+    }
+
+    /// A holder that was killed may keep its lock for a moment: it is waited for.
+    #[test]
+    fn an_ending_holder_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = FolderLock::acquire(dir.path()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(child.id().cast_signed()));
+        assert!(!has_ended(std::process::id().cast_signed()));
+        std::fs::write(dir.path().join(LOCK_FILE), format!("{}\n", child.id())).unwrap();
+        let waiter = std::thread::spawn({
+            let dir = dir.path().to_owned();
+            move || FolderLock::acquire(&dir).is_ok()
+        });
+        std::thread::sleep(ENDING_LOOK * 5);
+        drop(held);
+        assert!(waiter.join().unwrap());
     }
 }
