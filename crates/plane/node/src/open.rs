@@ -199,7 +199,7 @@ impl<'a> Opening<'a> {
         let mut found: Vec<(RelayId, Session)> = in_turn
             .filter_map(|relay| sessions.get(relay).map(|session| (*relay, session.clone())))
             .collect();
-        found.sort_by_key(|(_, session)| (session.suspect, session.draining));
+        found.sort_by_key(|(_, session)| (session.doubt, session.draining));
         found
     }
 
@@ -398,7 +398,7 @@ impl<'a> Opening<'a> {
 async fn gone_silent(mut sessions: watch::Receiver<Sessions>, relay: RelayId, number: u32) {
     let gone = |sessions: &Sessions| {
         let session = sessions.get(&relay).filter(|s| s.number == number);
-        session.is_none_or(|s| s.suspect)
+        session.is_none_or(|s| s.doubt.any())
     };
     // An error is the end of the daemon.
     let _ = sessions.wait_for(gone).await;

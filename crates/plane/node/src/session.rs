@@ -4,7 +4,7 @@
 use crate::backoff::Backoff;
 use crate::metrics::{NodeMetrics, RelayLabel};
 use crate::publisher::Publisher;
-use crate::relays::{Relays, Session};
+use crate::relays::{Doubt, Relays, Session};
 use crate::view::{View, ViewReceiver};
 use fairlead_hop::frame::Frame;
 use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SessionFault};
@@ -221,7 +221,8 @@ async fn one_session(
         end = watch_silence(context, relay.relay, number, &carrier) => end,
         end = carrier.closed() => SessionEnd::Lost(end),
     };
-    // Legs fail with the carrier: their streams end by themselves.
+    // Before the carrier goes: streams look for another relay by this, not by their legs' errors.
+    context.relays.down(relay.relay, number, chain(&end));
     carrier.close(end.code());
     end
 }
@@ -263,7 +264,9 @@ async fn watch_silence(
         let suspect = quiet_ticks >= SUSPECT_AFTER_TICKS;
         if suspect != was_suspect {
             tracing::debug!(%relay, suspect, "relay's silence");
-            context.relays.mark(relay, number, |s| s.suspect = suspect);
+            context.relays.mark(relay, number, |s| {
+                s.doubt = if suspect { Doubt::Silent } else { Doubt::None }
+            });
         }
     }
 }
@@ -407,7 +410,7 @@ impl Control<'_> {
             carrier: self.carrier.clone(),
             number: self.number,
             draining: false,
-            suspect: false,
+            doubt: Doubt::None,
         };
         self.context.relays.up(self.relay.relay, session);
         // Before the first ping is answered, the handshake's own measurement.

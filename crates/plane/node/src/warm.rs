@@ -78,7 +78,7 @@ fn missing(
         if asked.contains(&publisher) {
             return None;
         }
-        let usable = |relay| sessions.get(relay).filter(|s| !s.suspect && !s.draining);
+        let usable = |relay| sessions.get(relay).filter(|s| !s.doubt.any() && !s.draining);
         let count = consumption.relays.len();
         let in_turn = consumption.relays.iter().cycle();
         let mut in_turn = in_turn.skip(turn.checked_rem(count)?).take(count);

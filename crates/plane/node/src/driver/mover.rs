@@ -312,13 +312,13 @@ impl Mover {
                 session: session.number,
             };
             let avoided = self.avoided.iter().any(|a| a.via == via && a.until > now);
-            let proven = !session.suspect && !session.draining;
-            let good = proven || (kind == MoveKind::Failure && !session.suspect) || used.is_empty();
+            let proven = !session.doubt.any() && !session.draining;
+            let good = proven || (kind == MoveKind::Failure && !session.doubt.any()) || used.is_empty();
             (good && !avoided && !used.contains(relay) && session.carrier.end().is_none())
                 .then(|| (via, session.clone()))
         });
         // The first of the best: `min_by_key` keeps the order of the turn.
-        usable.min_by_key(|(_, session)| (session.suspect, session.draining))
+        usable.min_by_key(|(_, session)| (session.doubt, session.draining))
     }
 
     fn grant(&self) -> Option<Bytes> {
