@@ -14,6 +14,7 @@ pub mod duration;
 pub mod id;
 pub mod identity;
 pub mod name;
+pub mod pin;
 pub mod refusal;
 pub mod time;
 
@@ -30,5 +31,6 @@ pub use id::{
 };
 pub use identity::{Identity, TrustDomain};
 pub use name::Name;
+pub use pin::CaPin;
 pub use refusal::{RefusalCode, RetryClass};
 pub use time::{BootTime, MonoTime, WallTime};

@@ -3,8 +3,7 @@
 //! host name plays no part: the CA issues such a leaf to the control plane only.
 
 use fairlead_host::Clock;
-use fairlead_host::member::CaPin;
-use fairlead_model::{TrustDomain, WallTime};
+use fairlead_model::{CaPin, TrustDomain, WallTime};
 use fairlead_trust::certificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -153,8 +152,7 @@ impl ControlVerifier {
 
 /// The pin of a certificate: SHA-256 of its public key.
 pub(crate) fn pin_of(certificate: &CertificateDer<'_>) -> Option<CaPin> {
-    let pin = certificate::CaPin::of_certificate(certificate).ok()?;
-    pin.to_string().parse().ok()
+    certificate::ca_pin_of(certificate).ok()
 }
 
 /// The pin of a public key, given as SubjectPublicKeyInfo in DER.

@@ -2,10 +2,8 @@
 //! certificate says.
 
 use fairlead_model::identity::IdentityError;
-use fairlead_model::{Identity, TrustDomain, WallTime};
+use fairlead_model::{CaPin, Identity, TrustDomain, WallTime};
 use sha2::{Digest, Sha256};
-use std::fmt;
-use std::str::FromStr;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -18,11 +16,6 @@ pub struct Validity {
     /// Its last second.
     pub not_after: WallTime,
 }
-
-/// SHA-256 of a CA's public key (its SubjectPublicKeyInfo in DER): what an install command pins.
-/// Written `sha256:` and 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CaPin([u8; 32]);
 
 /// Why a certificate names nobody.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,11 +33,6 @@ pub enum CertificateError {
     #[error("its URI names no identity of this installation")]
     Identity(#[source] IdentityError),
 }
-
-/// Text that is not a CA pin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a CA pin: expected sha256: and 64 hexadecimal digits")]
-pub struct CaPinError;
 
 /// Who the leaf certificate `der` speaks for in `domain`, and how long.
 ///
@@ -129,36 +117,12 @@ fn validity(certificate: &X509Certificate<'_>) -> Validity {
     }
 }
 
-impl CaPin {
-    /// The pin of the CA certificate `der`.
-    ///
-    /// # Errors
-    /// It is malformed.
-    pub fn of_certificate(der: &[u8]) -> Result<Self, CertificateError> {
-        Ok(Self(Sha256::digest(parse(der)?.public_key().raw).into()))
-    }
-}
-
-impl fmt::Display for CaPin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for CaPin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CaPin({self})")
-    }
-}
-
-impl FromStr for CaPin {
-    type Err = CaPinError;
-    fn from_str(text: &str) -> Result<Self, CaPinError> {
-        let digits = text.strip_prefix("sha256:").ok_or(CaPinError)?;
-        let mut pin = [0; 32];
-        hex::decode_to_slice(digits, &mut pin).map_err(|_| CaPinError)?;
-        Ok(Self(pin))
-    }
+/// The pin of the CA certificate `der`.
+///
+/// # Errors
+/// It is malformed.
+pub fn ca_pin_of(der: &[u8]) -> Result<CaPin, CertificateError> {
+    Ok(CaPin(Sha256::digest(parse(der)?.public_key().raw).into()))
 }
 
 #[cfg(test)]

@@ -7,16 +7,15 @@ mod json;
 
 use crate::file::{self, FileError};
 use crate::secret;
+use fairlead_model::CaPin;
 use fairlead_model::address::HostPort;
 use fairlead_model::id::{NodeId, RelayId};
 use fairlead_model::identity::{Identity, TrustDomain};
 use fairlead_model::name::Name;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use zeroize::Zeroizing;
 
 /// Which member the folder belongs to.
@@ -27,15 +26,6 @@ pub enum MemberRole {
     /// A node.
     Node(NodeId),
 }
-
-/// SHA-256 of a CA certificate's SubjectPublicKeyInfo; written `sha256:<hex>` (R-ENR-01).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CaPin(pub [u8; 32]);
-
-/// Text that is not a CA pin.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a CA pin (write sha256: and 64 hexadecimal digits)")]
-pub struct CaPinError(String);
 
 /// Who this member is and where its control plane is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -389,23 +379,6 @@ impl TrustBundle {
     /// Names the file and every field with a fault.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, MemberError> {
         json::trust_from_json(path, bytes)
-    }
-}
-
-impl fmt::Display for CaPin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", hex::encode(self.0))
-    }
-}
-
-impl FromStr for CaPin {
-    type Err = CaPinError;
-    fn from_str(text: &str) -> Result<Self, CaPinError> {
-        let mut pin = [0; 32];
-        text.strip_prefix("sha256:")
-            .and_then(|digits| hex::decode_to_slice(digits, &mut pin).ok())
-            .map(|()| Self(pin))
-            .ok_or_else(|| CaPinError(text.chars().take(80).collect()))
     }
 }
 

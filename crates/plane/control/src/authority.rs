@@ -5,10 +5,10 @@
 
 use crate::folder::ControlFolder;
 use fairlead_host::{FileError, file, rng, secret};
-use fairlead_model::{HostPort, Identity, TrustDomain, WallTime, address::Host};
+use fairlead_model::{CaPin, HostPort, Identity, TrustDomain, WallTime, address::Host};
 use fairlead_rpc::GRPC_SERVER_NAME;
 use fairlead_trust::SigningKey;
-use fairlead_trust::certificate::{CaPin, CertificateError};
+use fairlead_trust::certificate::{self, CertificateError};
 use fairlead_trust::key::KeyError;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
@@ -174,7 +174,7 @@ impl Authority {
                 .map_err(|_| certificate(&path, rcgen::Error::CouldNotParseCertificate))?
                 .into_contents(),
         );
-        let ca_pin = CaPin::of_certificate(&ca_der).map_err(|source| AuthorityError::CaPin {
+        let ca_pin = certificate::ca_pin_of(&ca_der).map_err(|source| AuthorityError::CaPin {
             path: path.clone(),
             source,
         })?;

@@ -4,8 +4,8 @@
 use super::{EnrolError, Role};
 use crate::tls::{self, Seen};
 use fairlead_admin::json::EnrolResponse;
-use fairlead_host::member::{CaPin, MemberConfig, MemberError, MemberFolder, MemberRole, TrustBundle};
-use fairlead_model::{HostPort, Name, TrustDomain};
+use fairlead_host::member::{MemberConfig, MemberError, MemberFolder, MemberRole, TrustBundle};
+use fairlead_model::{CaPin, HostPort, Name, TrustDomain};
 use fairlead_trust::certificate;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

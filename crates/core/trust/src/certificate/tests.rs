@@ -114,14 +114,10 @@ fn a_pin_is_of_the_key() {
     let of = |year| {
         let mut params = CertificateParams::default();
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        CaPin::of_certificate(params.self_signed(&key).unwrap().der()).unwrap()
+        ca_pin_of(params.self_signed(&key).unwrap().der()).unwrap()
     };
     assert_eq!(of(2030), of(2031));
-    assert_ne!(of(2030), CaPin::of_certificate(&certificate(&[], true)).unwrap());
-    assert_eq!(of(2030).to_string().parse(), Ok(of(2030)));
-    for bad in ["", "sha256:", "sha256:00", "sha1:00", &"0".repeat(64)] {
-        assert_eq!(bad.parse::<CaPin>(), Err(CaPinError), "{bad}");
-    }
+    assert_ne!(of(2030), ca_pin_of(&certificate(&[], true)).unwrap());
 }
 
 proptest! {
@@ -139,6 +135,6 @@ proptest! {
         turned[at] = byte;
         let _ = identity_of(&turned, &domain());
         let _ = control_domain_of(&turned);
-        let _ = CaPin::of_certificate(&turned);
+        let _ = ca_pin_of(&turned);
     }
 }

@@ -1,7 +1,7 @@
 //! Signs what a control plane signs: certificates, policies, leases, grants.
 
-use fairlead_host::member::{CaPin, MemberConfig, MemberFolder, MemberRole, TrustBundle};
-use fairlead_model::{HostPort, TrustDomain};
+use fairlead_host::member::{MemberConfig, MemberFolder, MemberRole, TrustBundle};
+use fairlead_model::{CaPin, HostPort, TrustDomain};
 use fairlead_rpc::signed;
 use fairlead_trust::{Grant, NodePolicy, PayloadType, PolicyLease, RelayPolicy, SigningKey, seal};
 use rcgen::{

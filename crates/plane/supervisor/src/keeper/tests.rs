@@ -2,9 +2,9 @@
 
 use super::*;
 use bytes::Bytes;
-use fairlead_host::member::{CaPin, MemberConfig, MemberFolder, MemberRole};
+use fairlead_host::member::{MemberConfig, MemberFolder, MemberRole};
 use fairlead_host::{Clock, SystemClock};
-use fairlead_model::{Identity, RelayId, TrustDomain};
+use fairlead_model::{CaPin, Identity, RelayId, TrustDomain};
 use fairlead_rpc::pb::worker_control_server::{WorkerControl, WorkerControlServer};
 use fairlead_transport::{MemberTls, TlsMaterial};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};

@@ -3,11 +3,11 @@
 use crate::{WorkerConfig, WorkerError, run};
 use bytes::Bytes;
 use fairlead_hop::{Answer, Frame, Incoming, LegKind, NodeControl, NodeControlConfig, NodeEvent, Open};
-use fairlead_host::member::{CaPin, MemberConfig, MemberFolder, MemberRole, TrustBundle};
+use fairlead_host::member::{MemberConfig, MemberFolder, MemberRole, TrustBundle};
 use fairlead_model::{
-    AssociationId, BootCounter, EndpointId, Generation, Identity, LeaderTerm, LeaseSeq, LegEpoch, MonoTime,
-    NodeId, PolicyEpoch, ProcessBootId, RefusalCode, RelayId, Revision, RouteId, ServiceClass, SessionId,
-    StreamNumber, TrustDomain, WallTime,
+    AssociationId, BootCounter, CaPin, EndpointId, Generation, Identity, LeaderTerm, LeaseSeq, LegEpoch,
+    MonoTime, NodeId, PolicyEpoch, ProcessBootId, RefusalCode, RelayId, Revision, RouteId, ServiceClass,
+    SessionId, StreamNumber, TrustDomain, WallTime,
 };
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::worker_control_client::WorkerControlClient;
