@@ -7,5 +7,5 @@ mod serve;
 
 pub use chain::chain;
 pub use log::{InitError, LogFormat, LogFormatError, RateLimitedLog, init, lines_lost};
-pub use metric::Metrics;
+pub use metric::{Metrics, ProcessUse};
 pub use serve::{Health, HealthFn, ServeError, Served, serve};

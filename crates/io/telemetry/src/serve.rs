@@ -1,9 +1,9 @@
 //! `/metrics` and `/healthz` of a process, over plain HTTP on an address that the admin chose.
 
-use crate::Metrics;
+use crate::metric::{Exposition, Metrics};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -57,8 +57,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(300);
 /// Pause after a failed accept (descriptors used up), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The exposition format's media type.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The media types of the two expositions.
+const OPENMETRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves `/metrics` and `/healthz` on `address` until `cancel`. Port 0 picks a free one.
 ///
@@ -171,7 +172,10 @@ impl Pages {
             );
         }
         match request.uri().path() {
-            "/metrics" => text(StatusCode::OK, METRICS_TYPE, self.metrics.encode()),
+            "/metrics" => {
+                let (exposition, kind) = wanted(request.headers());
+                text(StatusCode::OK, kind, self.metrics.encode(exposition))
+            }
             "/healthz" => match (self.health)() {
                 Health::Ready => text(StatusCode::OK, "text/plain", "ready\n".to_owned()),
                 Health::NotReady(reason) => text(
@@ -186,6 +190,16 @@ impl Pages {
                 "only /metrics and /healthz\n".to_owned(),
             ),
         }
+    }
+}
+
+/// OpenMetrics for who asks for it, as Prometheus does; plain text for everybody else.
+fn wanted(headers: &HeaderMap) -> (Exposition, &'static str) {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    let mut kinds = accepts.flat_map(|list| list.split(','));
+    match kinds.any(|kind| kind.trim_start().starts_with("application/openmetrics-text")) {
+        true => (Exposition::OpenMetrics, OPENMETRICS_TYPE),
+        false => (Exposition::Text, TEXT_TYPE),
     }
 }
 
@@ -232,7 +246,18 @@ mod tests {
             .await
             .unwrap();
         let address = served.address();
-        assert!(get(address, "/metrics").await.contains("fairlead_build_info"));
+        let page = get(address, "/metrics").await;
+        assert!(
+            page.contains("fairlead_build_info") && page.contains("content-type: text/plain; version=0.0.4"),
+            "{page}"
+        );
+        let asking =
+            " HTTP/1.1\r\naccept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\nx: ";
+        let page = get(address, &format!("/metrics{asking}")).await;
+        assert!(
+            page.ends_with("# EOF\n") && page.contains("content-type: application/openmetrics-text"),
+            "{page}"
+        );
         let not_ready = get(address, "/healthz").await;
         assert!(
             not_ready.starts_with("HTTP/1.1 503") && not_ready.contains("no policy"),

@@ -47,3 +47,8 @@ pub use folder::ControlFolder;
 pub use ledger::CommitError;
 pub use serve::{PeerAddress, ServeError, serve};
 pub use state::LoadError;
+
+/// Registers every metric of the control plane in `registry`, unset: for the reference page.
+pub fn describe_metrics(registry: &fairlead_telemetry::Metrics) {
+    let _ = metrics::ControlMetrics::register(registry);
+}

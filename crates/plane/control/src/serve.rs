@@ -14,8 +14,9 @@ mod room;
 use crate::authority::AuthorityError;
 use crate::control::{Control, Inner};
 use crate::ledger::CommitError;
+use crate::metrics::ControlMetrics;
+use crate::reconcile;
 use crate::session::{Caller, service};
-use crate::{metrics, reconcile};
 use axum::Router;
 use axum::extract::Extension;
 use faces::Faces;
@@ -111,7 +112,7 @@ pub async fn serve(
     let stop = cancel.child_token();
     let _ends = stop.clone().drop_guard();
     if let Some(metrics) = &inner.settings.metrics {
-        metrics::register(metrics, &inner);
+        ControlMetrics::register(metrics).follow(metrics, &inner);
     }
     let mut reconcile = JoinSet::new();
     reconcile.spawn(reconcile::run(Arc::clone(&inner), stop.clone()));

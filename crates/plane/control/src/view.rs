@@ -95,6 +95,11 @@ impl<'a> Viewer<'a> {
         self.members.relays.get(&id).is_some_and(|o| o.session.is_some())
     }
 
+    /// Whether the node's daemon is connected.
+    pub(crate) fn is_node_connected(&self, id: NodeId) -> bool {
+        self.members.nodes.get(&id).is_some_and(|o| o.session.is_some())
+    }
+
     /// How many connected nodes say that they are connected to the relay.
     pub(crate) fn nodes_on(&self, id: RelayId) -> usize {
         self.members.witnesses(id).0

@@ -42,5 +42,10 @@ mod warm;
 pub use config::{HoldOutOfRange, IdentityFault, NodeConfig, NodeError, StreamHold};
 pub use run::run;
 
+/// Registers every metric of a node daemon in `registry`, unset: for the reference page.
+pub fn describe_metrics(registry: &fairlead_telemetry::Metrics) {
+    let _ = metrics::NodeMetrics::new(registry);
+}
+
 #[cfg(test)]
 mod tests;

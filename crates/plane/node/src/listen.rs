@@ -211,7 +211,7 @@ impl Listener {
                     self.streams.spawn(consumer.serve(socket, consumption, permit));
                 }
                 Err(error) if is_exhaustion(&error) => {
-                    self.consumer.metrics.accept_paused.inc();
+                    self.consumer.metrics.accept_pauses.inc();
                     if let Some(suppressed) = log.allow(std::time::Instant::now()) {
                         tracing::warn!(%error, suppressed, "out of descriptors or memory; accepting again in a moment");
                     }

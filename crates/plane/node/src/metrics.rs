@@ -2,12 +2,9 @@
 
 use crate::driver::MoveKind;
 use fairlead_model::RefusalCode;
-use fairlead_telemetry::Metrics;
+use fairlead_telemetry::metric::{Counter, Family, Gauge, Histogram, SecondsGauge, exponential_buckets};
+use fairlead_telemetry::{Metrics, ProcessUse};
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use std::time::Duration;
 
 /// Which half of a stream this daemon is.
@@ -72,21 +69,21 @@ pub(crate) struct NodeMetrics {
     move_gap_seconds: Family<MoveLabel, Histogram>,
     pub(crate) open_seconds: Histogram,
     pub(crate) connections_held: Gauge,
-    pub(crate) accept_paused: Counter,
+    pub(crate) accept_pauses: Counter,
     /// Application bytes into streams. Kept apart from the family: drivers add to it for every read.
     pub(crate) bytes_sent: Counter,
     /// Application bytes out of streams.
     pub(crate) bytes_received: Counter,
     pub(crate) hop_connected: Family<RelayLabel, Gauge>,
-    pub(crate) hop_sessions: Family<RelayLabel, Counter>,
-    pub(crate) hop_rtt_us: Family<RelayLabel, Gauge>,
+    pub(crate) hop_sessions_opened: Family<RelayLabel, Counter>,
+    pub(crate) hop_rtt: Family<RelayLabel, SecondsGauge>,
     pub(crate) associations: Family<RoleLabel, Counter>,
     pub(crate) associations_failed: Family<RoleLabel, Counter>,
     pub(crate) control_connected: Gauge,
     pub(crate) policy_revision: Gauge,
     pub(crate) grants: Gauge,
-    memory_bytes: Gauge,
-    descriptors: Gauge,
+    pub(crate) grants_left: SecondsGauge,
+    pub(crate) certificate_left: SecondsGauge,
 }
 
 impl NodeMetrics {
@@ -105,56 +102,69 @@ impl NodeMetrics {
             // 0.25 ms to 8 s: an open on one host takes a millisecond, a held one up to 3 s.
             open_seconds: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
             connections_held: Gauge::default(),
-            accept_paused: Counter::default(),
+            accept_pauses: Counter::default(),
             bytes_sent: direction("sent"),
             bytes_received: direction("received"),
             hop_connected: Family::default(),
-            hop_sessions: Family::default(),
-            hop_rtt_us: Family::default(),
+            hop_sessions_opened: Family::default(),
+            hop_rtt: Family::default(),
             associations: Family::default(),
             associations_failed: Family::default(),
             control_connected: Gauge::default(),
             policy_revision: Gauge::default(),
             grants: Gauge::default(),
-            memory_bytes: Gauge::default(),
-            descriptors: Gauge::default(),
+            grants_left: SecondsGauge::default(),
+            certificate_left: SecondsGauge::default(),
         };
         metrics.register(registry);
-        registry.register("stream_bytes", "Application bytes carried", bytes);
+        registry.register_by(
+            "stream_bytes",
+            &["direction"],
+            "Application bytes carried: sent into streams, received out of them",
+            bytes,
+        );
+        registry.watch_process(process);
         metrics
     }
 
     fn register(&self, registry: &Metrics) {
         let m = self.clone();
-        registry.register(
+        registry.register_by(
             "streams_live",
+            &["role"],
             "Streams whose two sockets are joined",
             m.streams_live,
         );
-        registry.register("streams_opened", "Streams opened", m.streams_opened);
-        registry.register(
+        registry.register_by("streams_opened", &["role"], "Streams opened", m.streams_opened);
+        registry.register_by(
             "streams_refused",
+            &["role", "code"],
             "Streams refused, by the stable code of the refusal",
             m.streams_refused,
         );
-        registry.register(
+        registry.register_by(
             "streams_failed",
+            &["role", "code"],
             "Streams that ended in a reset which neither application asked for, by reason",
             m.streams_failed,
         );
-        registry.register(
+        registry.register_by(
             "streams_suspended",
+            &["role"],
             "Streams that have no leg and wait for one",
             m.streams_suspended,
         );
-        registry.register(
+        registry.register_by(
             "stream_moves",
+            &["kind"],
             "Streams that this daemon dialled and moved to another leg, by reason",
             m.stream_moves,
         );
-        registry.register(
+        registry.register_by(
             "stream_move_gap_seconds",
-            "From the loss or the suspicion of a stream's leg to the publisher's answer on the next",
+            &["kind"],
+            "The gap of a resume: from the loss or the suspicion of a stream's leg to the publisher's answer \
+             on the next",
             m.move_gap_seconds,
         );
         registry.register(
@@ -168,48 +178,56 @@ impl NodeMetrics {
             m.connections_held,
         );
         registry.register(
-            "accept_paused",
+            "accept_pauses",
             "Pauses of a listener because this host ran out of descriptors or memory",
-            m.accept_paused,
+            m.accept_pauses,
         );
-        registry.register(
+        registry.register_by(
             "hop_connected",
-            "Whether the relay's hop session is up",
+            &["relay"],
+            "1 while this node's hop session with the relay is up: whether it reaches the relay",
             m.hop_connected,
         );
-        registry.register("hop_sessions", "Hop sessions established", m.hop_sessions);
-        registry.register("hop_rtt_microseconds", "Round trip to the relay", m.hop_rtt_us);
-        registry.register("associations", "Associations made", m.associations);
-        registry.register(
+        registry.register_by(
+            "hop_sessions_opened",
+            &["relay"],
+            "Hop sessions that came up; its rate is the rate of reconnects",
+            m.hop_sessions_opened,
+        );
+        registry.register_by(
+            "hop_rtt_seconds",
+            &["relay"],
+            "Round trip to the relay, measured last",
+            m.hop_rtt,
+        );
+        registry.register_by("associations", &["role"], "Associations made", m.associations);
+        registry.register_by(
             "associations_failed",
+            &["role"],
             "Associations that could not be made",
             m.associations_failed,
         );
         registry.register(
             "control_connected",
-            "Whether the session with the control plane is up",
+            "1 while the session with the control plane is up",
             m.control_connected,
         );
         registry.register(
             "policy_revision",
-            "Revision of the node policy in force",
+            "Revision of the policy in force",
             m.policy_revision,
         );
         registry.register("grants", "Verified grants held", m.grants);
         registry.register(
-            "resident_memory_bytes",
-            "Memory of the process in RAM",
-            m.memory_bytes,
+            "grants_left_seconds",
+            "Time until the first of the grants held ends; 0 without grants",
+            m.grants_left,
         );
-        registry.register("open_descriptors", "Open file descriptors", m.descriptors);
-    }
-
-    /// Reads what the process uses; called before each scrape.
-    pub(crate) fn read_resources(&self) {
-        let used = fairlead_host::resources();
-        let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        self.memory_bytes.set(gauge(used.rss_bytes));
-        self.descriptors.set(gauge(used.fds_open));
+        registry.register(
+            "certificate_left_seconds",
+            "Time until the member's certificate ends",
+            m.certificate_left,
+        );
     }
 
     /// Counts a refusal.
@@ -267,6 +285,17 @@ impl NodeMetrics {
             code: reason,
         };
         self.streams_failed.get_or_create(&label).inc();
+    }
+}
+
+fn process() -> ProcessUse {
+    let used = fairlead_host::resources();
+    ProcessUse {
+        resident_bytes: used.rss_bytes,
+        descriptors_open: used.fds_open,
+        descriptors_max: used.fds_limit,
+        threads: used.threads,
+        cpu: used.cpu,
     }
 }
 

@@ -88,8 +88,20 @@ pub(crate) async fn start_and_wait(
     let registry = Metrics::new("node");
     let metrics = NodeMetrics::new(&registry);
     registry.on_scrape({
-        let metrics = metrics.clone();
-        move || metrics.read_resources()
+        let (metrics, view, tls, clock) = (metrics.clone(), view.clone(), tls.clone(), clock.clone());
+        move || {
+            let now = clock.wall();
+            let view = view.borrow().clone();
+            let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+            let revision = view.policy().map_or(0, |policy| policy.revision.0);
+            metrics.policy_revision.set(gauge(revision));
+            metrics.grants.set(gauge(view.grant_count() as u64));
+            let end = view.grants_end();
+            let left = end.map(|end| end.since(now)).unwrap_or_default();
+            metrics.grants_left.set(left.as_secs_f64());
+            let left = tls.not_after().since(now);
+            metrics.certificate_left.set(left.as_secs_f64());
+        }
     });
     let health = Arc::new(|| Health::Ready);
     let served = match config.metrics {

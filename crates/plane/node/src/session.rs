@@ -390,9 +390,9 @@ impl Control<'_> {
                 }
                 NodeEvent::Closed { code } => return Some(SessionEnd::Closed(code)),
                 NodeEvent::Rtt(rtt) => {
-                    let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
                     let label = RelayLabel::of(name);
-                    self.context.metrics.hop_rtt_us.get_or_create(&label).set(rtt_us);
+                    let measured = self.context.metrics.hop_rtt.get_or_create(&label).clone();
+                    measured.set(rtt.as_secs_f64());
                     self.context.relays.update(relay, |reach| reach.rtt = Some(rtt));
                 }
             }
@@ -404,7 +404,11 @@ impl Control<'_> {
         *self.established = true;
         let label = RelayLabel::of(&self.relay.name);
         self.context.metrics.hop_connected.get_or_create(&label).set(1);
-        self.context.metrics.hop_sessions.get_or_create(&label).inc();
+        self.context
+            .metrics
+            .hop_sessions_opened
+            .get_or_create(&label)
+            .inc();
         tracing::info!(relay = %self.relay.name, address = %self.carrier.remote_address(), "hop session established");
         let session = Session {
             carrier: self.carrier.clone(),

@@ -3,7 +3,7 @@
 
 use crate::state::{Documents, DocumentsError, GRANT_LEN_MAX, GRANTS_MAX, NodeState};
 use bytes::Bytes;
-use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, RelayId, Revision, RouteId};
+use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, RelayId, Revision, RouteId, WallTime};
 use fairlead_rpc::signed::{self, OpenError};
 use fairlead_trust::{Consumption, Grant, Keyring, NodePolicy, Verified};
 use std::collections::BTreeMap;
@@ -34,6 +34,11 @@ impl View {
     /// How many grants are in force.
     pub(crate) fn grant_count(&self) -> usize {
         self.grants.len()
+    }
+
+    /// When the first of the grants ends.
+    pub(crate) fn grants_end(&self) -> Option<WallTime> {
+        self.grants.values().map(|grant| grant.not_after).min()
     }
 
     /// Whether a live stream that this node consumes may go on (R-REV-01).

@@ -18,6 +18,7 @@ pub mod restart;
 mod session;
 mod shared;
 
+use crate::metrics::SupervisorMetrics;
 use fairlead_host::member::{MemberError, MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, LockError, SystemClock};
 use fairlead_telemetry::{Health, Metrics, ServeError};
@@ -41,6 +42,11 @@ pub struct SupervisorConfig {
     pub metrics: Option<SocketAddr>,
     /// Version of this program, as the control plane shows it.
     pub version: &'static str,
+}
+
+/// Registers every metric of a supervisor in `registry`, unset: for the reference page.
+pub fn describe_metrics(registry: &fairlead_telemetry::Metrics) {
+    let _ = metrics::SupervisorMetrics::register(registry);
 }
 
 /// The worker's program and arguments.
@@ -106,7 +112,7 @@ pub async fn run(config: SupervisorConfig, cancel: CancellationToken) -> Result<
         bundle_version,
     ));
     let metrics = Metrics::new("supervisor");
-    metrics::register(&metrics, &shared);
+    SupervisorMetrics::register(&metrics).follow(&metrics, &shared);
     let health = {
         let shared = shared.clone();
         Arc::new(move || match shared.observed().phase {

@@ -37,7 +37,7 @@ use crate::relay::{Relay, RelayParts};
 use fairlead_host::member::{MemberError, MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FileError, FolderLock, LockError, SystemClock};
 use fairlead_model::{Identity, RefusalCode};
-use fairlead_telemetry::{Health, Metrics, Served, chain};
+use fairlead_telemetry::{Health, Metrics, Served, chain, metric};
 use fairlead_transport::{BindError, Listener, ListenerConfig, ResetKey};
 use fairlead_trust::admission::LeaseState;
 use std::io;
@@ -99,6 +99,11 @@ pub enum WorkerError {
     /// The supervisor's socket cannot be had.
     #[error(transparent)]
     Socket(#[from] SocketError),
+}
+
+/// Registers every metric of a worker in `registry`, unset: for the reference page.
+pub fn describe_metrics(registry: &fairlead_telemetry::Metrics) {
+    let _ = metrics::WorkerMetrics::register(registry);
 }
 
 /// What live tunnels are given when the process is told to end (SIGTERM).
@@ -254,17 +259,18 @@ fn watch_numbers(relay: &Arc<Relay>, registry: &Metrics) {
         let m = &relay.metrics;
         let handshakes = relay.listener.stats();
         m.handshakes_pending.set(gauge(handshakes.pending as u64));
-        m.handshakes_retried.set(gauge(handshakes.retried));
-        m.handshakes_refused.set(gauge(handshakes.refused));
+        metric::set(&m.handshakes_retried, handshakes.retried);
+        metric::set(&m.handshakes_refused, handshakes.refused);
         m.live_tunnels.set(gauge(relay.tunnels.len() as u64));
-        m.lease_left_seconds
-            .set(match relay.policy.current().lease_state(relay.policy.now()) {
-                LeaseState::Valid(left) => gauge(left.as_secs()),
-                LeaseState::Missing | LeaseState::Ended => 0,
-            });
-        let resources = fairlead_host::resources();
-        m.memory_bytes.set(gauge(resources.rss_bytes));
-        m.open_descriptors.set(gauge(resources.fds_open));
+        let (admission, now) = (relay.policy.current(), relay.policy.now());
+        m.policy_revision
+            .set(gauge(admission.head().map_or(0, |head| head.revision.0)));
+        let age = admission.lease_signed_at().map(|at| now.wall.since(at));
+        m.policy_age.set(age.unwrap_or_default().as_secs_f64());
+        m.lease_left.set(match admission.lease_state(now) {
+            LeaseState::Valid(left) => left.as_secs_f64(),
+            LeaseState::Missing | LeaseState::Ended => 0.0,
+        });
     });
 }
 

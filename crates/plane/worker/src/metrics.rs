@@ -1,8 +1,8 @@
 //! What a worker counts (R-UI-03).
 
 use fairlead_model::RefusalCode;
-use fairlead_telemetry::Metrics;
-use fairlead_telemetry::metric::{Counter, Family, Gauge};
+use fairlead_telemetry::metric::{Counter, Family, Gauge, SecondsGauge};
+use fairlead_telemetry::{Metrics, ProcessUse};
 
 type ByLabel = Family<Vec<(&'static str, &'static str)>, Counter>;
 
@@ -15,12 +15,12 @@ pub(crate) struct WorkerMetrics {
     pub(crate) registrations: Gauge,
     pub(crate) relayed_bytes: Counter,
     pub(crate) opens_admitted: Counter,
-    pub(crate) lease_left_seconds: Gauge,
+    pub(crate) policy_revision: Gauge,
+    pub(crate) policy_age: SecondsGauge,
+    pub(crate) lease_left: SecondsGauge,
     pub(crate) handshakes_pending: Gauge,
-    pub(crate) handshakes_retried: Gauge,
-    pub(crate) handshakes_refused: Gauge,
-    pub(crate) memory_bytes: Gauge,
-    pub(crate) open_descriptors: Gauge,
+    pub(crate) handshakes_retried: Counter,
+    pub(crate) handshakes_refused: Counter,
     opens_refused: ByLabel,
     opens_failed: ByLabel,
     tunnels_closed: ByLabel,
@@ -62,34 +62,32 @@ impl WorkerMetrics {
                 &m.registrations,
             ),
             (
-                "policy_lease_left_seconds",
-                "Seconds for which the policy lease still admits",
-                &m.lease_left_seconds,
+                "policy_revision",
+                "Revision of the policy in force",
+                &m.policy_revision,
             ),
             (
                 "handshakes_pending",
                 "Handshakes in progress",
                 &m.handshakes_pending,
             ),
-            (
-                "handshakes_retried",
-                "Peers told to prove their address first, since the start",
-                &m.handshakes_retried,
-            ),
-            (
-                "handshakes_refused",
-                "Peers turned away by a bound on handshakes, since the start",
-                &m.handshakes_refused,
-            ),
-            ("memory_bytes", "Resident memory", &m.memory_bytes),
-            ("open_descriptors", "Open file descriptors", &m.open_descriptors),
         ] {
             registry.register(name, help, gauge.clone());
         }
+        registry.register(
+            "policy_age_seconds",
+            "Time since the control plane signed the lease that the relay admits by",
+            m.policy_age.clone(),
+        );
+        registry.register(
+            "policy_lease_left_seconds",
+            "Time for which the policy lease still admits; 0 when it admits nothing",
+            m.lease_left.clone(),
+        );
         for (name, help, counter) in [
             (
                 "hop_sessions_opened",
-                "Hop sessions that came up",
+                "Hop sessions that came up; its rate beyond the nodes that join is the rate of reconnects",
                 &m.hop_sessions_opened,
             ),
             (
@@ -98,38 +96,54 @@ impl WorkerMetrics {
                 &m.relayed_bytes,
             ),
             ("opens_admitted", "Tunnels admitted", &m.opens_admitted),
+            (
+                "handshakes_retried",
+                "Peers told to prove their address first",
+                &m.handshakes_retried,
+            ),
+            (
+                "handshakes_refused",
+                "Peers turned away by a bound on handshakes",
+                &m.handshakes_refused,
+            ),
         ] {
             registry.register(name, help, counter.clone());
         }
-        for (name, help, family) in [
+        for (name, label, help, family) in [
             (
                 "opens_refused",
+                &["code"],
                 "Tunnels refused by this relay, by code",
                 &m.opens_refused,
             ),
             (
                 "opens_failed",
+                &["reason"],
                 "Tunnels admitted that came to nothing, by reason",
                 &m.opens_failed,
             ),
             (
                 "tunnels_closed",
+                &["code"],
                 "Live tunnels closed by policy, by code",
                 &m.tunnels_closed,
             ),
             (
                 "handshakes_failed",
+                &["reason"],
                 "Handshakes that failed, by reason",
                 &m.handshakes_failed,
             ),
             (
                 "registrations_refused",
+                &["code"],
                 "Registrations refused, by code",
                 &m.registrations_refused,
             ),
         ] {
-            registry.register(name, help, family.clone());
+            registry.register_by(name, label, help, family.clone());
         }
+        registry.watch_process(process);
         m
     }
 
@@ -156,4 +170,15 @@ impl WorkerMetrics {
 
 fn count(family: &ByLabel, label: &'static str, value: &'static str) {
     family.get_or_create(&vec![(label, value)]).inc();
+}
+
+fn process() -> ProcessUse {
+    let used = fairlead_host::resources();
+    ProcessUse {
+        resident_bytes: used.rss_bytes,
+        descriptors_open: used.fds_open,
+        descriptors_max: used.fds_limit,
+        threads: used.threads,
+        cpu: used.cpu,
+    }
 }

@@ -177,6 +177,12 @@ impl RelayAdmission {
         behind(self.floor, now)
     }
 
+    /// When the control plane signed the lease that is held.
+    #[must_use]
+    pub fn lease_signed_at(&self) -> Option<WallTime> {
+        self.lease.as_ref().map(|lease| lease.not_before)
+    }
+
     /// What the lease is worth.
     #[must_use]
     pub fn lease_state(&self, now: Now) -> LeaseState {

@@ -101,7 +101,9 @@ async fn from_enrolment_to_revocation() {
         .await;
     let view = plane.control.link("db").await.unwrap();
     assert_eq!(view.relays.len(), 2);
-    let metrics = plane.metrics.encode();
+    let metrics = plane
+        .metrics
+        .encode(fairlead_telemetry::metric::Exposition::OpenMetrics);
     for line in [
         "fairlead_relays_ready 2",
         "fairlead_nodes 2",
