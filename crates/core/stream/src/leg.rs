@@ -54,8 +54,8 @@ pub(crate) enum LegState {
     AwaitAttach,
     /// Acceptor: an ATTACH was verified; the caller decides.
     AwaitVerdict(Claim),
-    /// Acceptor: the refusal is to be sent; then the leg is over.
-    Refusing(RefusalCode),
+    /// Acceptor: the refusal is to be sent, once; then the leg is over.
+    Refusing(Option<RefusalCode>),
     /// Live. `ok_due`: the acceptor's ATTACH_OK is to be sent.
     Attached { ok_due: bool },
 }

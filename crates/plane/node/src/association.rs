@@ -4,6 +4,7 @@
 use crate::attempt::AttemptError;
 use crate::live::{EndReason, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::probe::probe_number;
 use crate::relays::Session;
 use bytes::Bytes;
 use fairlead_hop::frame::{Frame, LegKind, Open};
@@ -34,6 +35,7 @@ pub(crate) struct Association {
     secret: PairSecret,
     made: MonoTime,
     next_stream: AtomicU64,
+    next_probe: AtomicU64,
 }
 
 /// What is needed to make one: any route to the publisher with its grant, and a relay.
@@ -89,6 +91,13 @@ impl Association {
     /// A number that no stream of this association has had, and the stream's secret.
     pub(crate) fn new_stream(&self, route: RouteId) -> (StreamNumber, StreamSecret) {
         let number = StreamNumber(self.next_stream.fetch_add(1, Ordering::Relaxed));
+        (number, StreamSecret::derive(self.secret.expose(), number, route))
+    }
+
+    /// A number that neither a stream nor a probe of this association has had, and its secret.
+    pub(crate) fn new_probe(&self, route: RouteId) -> (StreamNumber, StreamSecret) {
+        let number = self.next_probe.fetch_add(1, Ordering::Relaxed);
+        let number = probe_number(StreamNumber(number));
         (number, StreamSecret::derive(self.secret.expose(), number, route))
     }
 }
@@ -245,6 +254,7 @@ impl Associations {
             secret: paired.secret,
             made: self.clock.mono(),
             next_stream: AtomicU64::new(0),
+            next_probe: AtomicU64::new(0),
         })
     }
 

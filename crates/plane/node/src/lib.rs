@@ -28,6 +28,7 @@ mod live;
 mod metrics;
 mod open;
 mod paths;
+mod probe;
 mod publisher;
 mod relays;
 mod resumable;

@@ -66,6 +66,7 @@ pub(crate) struct NodeMetrics {
     pub(crate) streams_failed: Family<CodeLabel, Counter>,
     pub(crate) streams_suspended: Family<RoleLabel, Gauge>,
     stream_moves: Family<MoveLabel, Counter>,
+    move_attempts: Family<RelayLabel, Counter>,
     move_gap_seconds: Family<MoveLabel, Histogram>,
     pub(crate) open_seconds: Histogram,
     pub(crate) connections_held: Gauge,
@@ -98,6 +99,7 @@ impl NodeMetrics {
             streams_failed: Family::default(),
             streams_suspended: Family::default(),
             stream_moves: Family::default(),
+            move_attempts: Family::default(),
             move_gap_seconds: Family::new_with_constructor(gap_histogram),
             // 0.25 ms to 8 s: an open on one host takes a millisecond, a held one up to 3 s.
             open_seconds: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
@@ -159,6 +161,12 @@ impl NodeMetrics {
             &["kind"],
             "Streams that this daemon dialled and moved to another leg, by reason",
             m.stream_moves,
+        );
+        registry.register_by(
+            "stream_move_attempts",
+            &["relay"],
+            "Further legs opened for live streams, attached or not",
+            m.move_attempts,
         );
         registry.register_by(
             "stream_move_gap_seconds",
@@ -251,6 +259,25 @@ impl NodeMetrics {
                     .observe(gap.as_secs_f64());
             }
         }
+    }
+
+    /// Counts a further leg for a live stream, whatever comes of it.
+    pub(crate) fn move_attempted(&self, relay: &impl ToString) {
+        self.move_attempts.get_or_create(&RelayLabel::of(relay)).inc();
+    }
+
+    /// How many further legs were opened through a relay.
+    #[cfg(test)]
+    pub(crate) fn move_attempts(&self, relay: &str) -> u64 {
+        self.move_attempts.get_or_create(&RelayLabel::of(&relay)).get()
+    }
+
+    /// How many sessions a relay has had.
+    #[cfg(test)]
+    pub(crate) fn hop_session_count(&self, relay: &str) -> u64 {
+        self.hop_sessions_opened
+            .get_or_create(&RelayLabel::of(&relay))
+            .get()
     }
 
     /// How many streams were moved for this reason.

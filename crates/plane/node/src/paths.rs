@@ -4,20 +4,27 @@
 //! A relay may be connected and still move nothing: frozen, or cut off on its far side. Each path is
 //! therefore pinged end to end, on legs that it carries anyway: an idle one each second, a busy one
 //! as soon as it falls silent. What follows from silence is told to the legs' drivers, which open
-//! legs elsewhere.
+//! legs elsewhere: only on paths that have answered. Those that carry nothing are spares, and are
+//! proved by probes.
 
+mod spare;
 mod watch;
 
-use crate::relays::Relays;
-use crate::view::ViewReceiver;
-use fairlead_host::{Clock, rng};
+use crate::consumer::Consumer;
+use crate::probe::probe;
+use crate::relays::{Doubt, Sessions};
+use crate::view::View;
+use fairlead_host::rng;
 use fairlead_model::{MonoTime, NodeId, RelayId, RouteId};
 use futures_util::task::AtomicWaker;
+use spare::{PROOF_AGE_MAX, Spare};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
+use tokio::sync::{Semaphore, watch as channel};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 pub(crate) use watch::suspect_after;
 use watch::{PathWatch, Verdict};
@@ -36,6 +43,13 @@ const SUSPICIONS_SHARE: f64 = 0.1;
 const PLANNED_PER_TICK: usize = 40;
 /// A leg that was told to move and is still there is told again after this long.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Probes under way at once. Each is an open that ends at the publisher's daemon, of the order of a
+/// millisecond of CPU; a daemon with more spares than this proves them in turn.
+const PROBES_AT_ONCE: usize = 32;
+/// Streams that open a further leg at once: three quarters of what a relay lets a node have
+/// unanswered by default (1,024), so that the loss of a relay with thousands of streams is one round
+/// trip for the first of them, a few for the last, and leaves room for new connections.
+const MOVES_AT_ONCE: usize = 768;
 
 /// What a leg's driver is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,22 +77,33 @@ impl Told {
     }
 }
 
-/// A publisher reached through a relay.
+/// A publisher reached through one hop session to a relay. Another session is another path: what
+/// was proved of a relay says nothing about its next run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Path {
     pub(crate) publisher: NodeId,
     pub(crate) relay: RelayId,
+    /// The session's number.
+    pub(crate) session: u32,
 }
 
 /// The paths of a daemon. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {
     inner: Arc<Mutex<Inner>>,
+    /// Counts the proofs of paths that had none: streams that wait for one look again.
+    proofs: channel::Sender<u64>,
+    /// Places of streams that open a further leg.
+    pub(crate) moves: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 struct Inner {
     paths: BTreeMap<Path, Entry>,
+    /// Paths that routes in use could take and that carry nothing.
+    spares: BTreeMap<Path, Spare>,
+    /// Routes with live streams: the publisher, and how many.
+    routes: BTreeMap<RouteId, (NodeId, usize)>,
     next: u64,
     legs: usize,
     /// Suspicions that may be acted on now, and when that was counted.
@@ -90,16 +115,21 @@ struct Inner {
 struct Entry {
     pulse: Arc<Pulse>,
     watch: PathWatch,
+    /// What the last look said.
+    verdict: Verdict,
     legs: BTreeMap<u64, LegEntry>,
     /// The leg that was pinged last; the next ones follow it.
     pinged: u64,
 }
 
+/// Where the routes in use could go at this moment.
+type Ways = BTreeMap<RouteId, Vec<Path>>;
+
 #[derive(Debug)]
 struct LegEntry {
     route: RouteId,
     signal: Arc<Signal>,
-    told: Option<MonoTime>,
+    told: Option<(Told, MonoTime)>,
 }
 
 /// What drivers note about a path.
@@ -125,11 +155,20 @@ pub(crate) struct PathPlace {
     signal: Arc<Signal>,
 }
 
+/// A live stream's interest in its route's paths; given up when dropped.
+#[derive(Debug)]
+pub(crate) struct RouteInUse {
+    paths: Paths,
+    route: RouteId,
+}
+
 impl Paths {
     /// None yet.
     pub(crate) fn new(now: MonoTime) -> Self {
         let inner = Inner {
             paths: BTreeMap::new(),
+            spares: BTreeMap::new(),
+            routes: BTreeMap::new(),
             next: 0,
             legs: 0,
             tokens: SUSPICIONS_PER_SECOND_MIN,
@@ -137,7 +176,31 @@ impl Paths {
         };
         Self {
             inner: Arc::new(Mutex::new(inner)),
+            proofs: channel::Sender::new(0),
+            moves: Arc::new(Semaphore::new(MOVES_AT_ONCE)),
         }
+    }
+
+    /// A stream of `route` lives: the paths that it could move to are kept proved.
+    pub(crate) fn follow(&self, route: RouteId, publisher: NodeId) -> RouteInUse {
+        let mut inner = self.lock();
+        inner.routes.entry(route).or_insert((publisher, 0)).1 += 1;
+        drop(inner);
+        RouteInUse {
+            paths: self.clone(),
+            route,
+        }
+    }
+
+    /// How long the path's publisher took to answer, if it has answered lately and is not late with
+    /// another answer: only such a path is moved to (F-07).
+    pub(crate) fn proven(&self, path: Path, now: MonoTime) -> Option<Duration> {
+        self.lock().proven(path, now)
+    }
+
+    /// Tells of paths that were not proven and are.
+    pub(crate) fn proofs(&self) -> channel::Receiver<u64> {
+        self.proofs.subscribe()
     }
 
     /// A leg was attached on `path`: a sign of life.
@@ -156,6 +219,7 @@ impl Paths {
         };
         entry.legs.insert(number, leg);
         let pulse = entry.pulse.clone();
+        inner.spares.remove(&path);
         drop(inner);
         PathPlace {
             paths: self.clone(),
@@ -172,27 +236,58 @@ impl Paths {
     }
 
     /// Watches until `cancel`.
-    pub(crate) async fn watch(
-        self,
-        relays: Relays,
-        mut view: ViewReceiver,
-        clock: Arc<dyn Clock>,
-        cancel: CancellationToken,
-    ) {
+    pub(crate) async fn watch(self, consumer: Arc<Consumer>, cancel: CancellationToken) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut sessions = consumer.relays.subscribe();
+        let mut probes = JoinSet::new();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                // A relay is lost, or back: nobody waits for the next look.
+                changed = sessions.changed() => if changed.is_err() { return },
+                Some(done) = probes.join_next() => if let Ok((path, answer)) = done {
+                    self.probed(path, answer, consumer.clock.mono());
+                    continue;
+                },
                 () = cancel.cancelled() => return,
             }
-            let now = clock.mono();
-            let sessions = relays.sessions();
-            let view = view.borrow_and_update().clone();
-            let leave = |route: RouteId, relay: RelayId| {
-                sessions.get(&relay).is_some_and(|s| s.draining) || view.has_left(route, relay)
+            let now = consumer.clock.mono();
+            let sessions = sessions.borrow_and_update().clone();
+            let view = consumer.view.borrow().clone();
+            let due = {
+                let mut inner = self.lock();
+                let ways = ways(&inner.routes, &view, &sessions);
+                let leave = |route: RouteId, relay: RelayId| {
+                    sessions.get(&relay).is_some_and(|s| s.draining) || view.has_left(route, relay)
+                };
+                let lost = |path: Path| {
+                    let session = sessions.get(&path.relay).filter(|s| s.number == path.session);
+                    session.is_none_or(|s| s.doubt == Doubt::LivenessLost)
+                };
+                inner.tick(now, &ways, leave, lost);
+                inner.spares_due(now, &ways, PROBES_AT_ONCE.saturating_sub(probes.len()))
             };
-            self.lock().tick(now, leave);
+            for (path, route) in due {
+                let consumer = consumer.clone();
+                probes.spawn(async move { (path, probe(&consumer, path, route).await) });
+            }
+        }
+    }
+
+    fn probed(&self, path: Path, answer: Option<Duration>, now: MonoTime) {
+        let mut inner = self.lock();
+        let Some(spare) = inner.spares.get_mut(&path) else {
+            return;
+        };
+        let news = match answer {
+            Some(rtt) => spare.answered(now, rtt),
+            None => spare.failed(now, rng::jitter),
+        };
+        drop(inner);
+        if news {
+            tracing::debug!(relay = %path.relay, publisher = %path.publisher, rtt = ?answer, "path proved");
+            self.proofs.send_modify(|count| *count += 1);
         }
     }
 
@@ -214,32 +309,94 @@ impl Inner {
         may
     }
 
-    fn tick(&mut self, now: MonoTime, leave: impl Fn(RouteId, RelayId) -> bool) {
+    /// Whether the path answered lately, and how fast.
+    fn proven(&self, path: Path, now: MonoTime) -> Option<Duration> {
+        match self.paths.get(&path) {
+            Some(entry) => entry.proven(now),
+            None => self.spares.get(&path)?.proven(now),
+        }
+    }
+
+    /// The spares to probe at this moment, at most `max`, each with a route that leads there. Those
+    /// that no route could take any more are forgotten.
+    fn spares_due(&mut self, now: MonoTime, ways: &Ways, max: usize) -> Vec<(Path, RouteId)> {
+        let wanted: BTreeMap<Path, RouteId> = ways
+            .iter()
+            .flat_map(|(route, paths)| paths.iter().map(|path| (*path, *route)))
+            .filter(|(path, _)| !self.paths.contains_key(path))
+            .collect();
+        self.spares.retain(|path, _| wanted.contains_key(path));
+        let mut due: Vec<(MonoTime, Path, RouteId)> = wanted
+            .into_iter()
+            .filter_map(|(path, route)| {
+                let since = self.spares.entry(path).or_default().due(now)?;
+                Some((since, path, route))
+            })
+            .collect();
+        due.sort_unstable();
+        due.truncate(max);
+        for (_, path, _) in &due {
+            if let Some(spare) = self.spares.get_mut(path) {
+                spare.asked(now);
+            }
+        }
+        due.into_iter().map(|(_, path, route)| (path, route)).collect()
+    }
+
+    fn tick(
+        &mut self,
+        now: MonoTime,
+        ways: &Ways,
+        leave: impl Fn(RouteId, RelayId) -> bool,
+        lost: impl Fn(Path) -> bool,
+    ) {
         let mut planned = PLANNED_PER_TICK;
         let mut suspects = Vec::new();
+        // Streams are asked to leave a path only where another one answers.
+        let elsewhere: BTreeMap<RouteId, Vec<RelayId>> = ways
+            .iter()
+            .map(|(route, paths)| {
+                let proven = paths.iter().filter(|path| self.proven(**path, now).is_some());
+                (*route, proven.map(|path| path.relay).collect())
+            })
+            .collect();
+        let has_elsewhere = |leg: &LegEntry, path: &Path| {
+            let relays = elsewhere.get(&leg.route);
+            relays.is_some_and(|relays| relays.iter().any(|relay| *relay != path.relay))
+        };
         for (path, entry) in &mut self.paths {
+            if lost(*path) {
+                // Dead, not suspect: all of its streams go at once.
+                entry.verdict = Verdict::Silent;
+                for (_, leg) in entry.untold(Told::Silent, now) {
+                    leg.tell(Told::Silent, now);
+                }
+                continue;
+            }
             let heard = MonoTime(entry.pulse.heard.load(Ordering::Relaxed));
-            let rtt = Duration::from_nanos(entry.pulse.rtt_ns.load(Ordering::Relaxed));
-            let verdict = entry.watch.tick(now, heard, rtt);
-            if verdict.ping {
+            let look = entry.watch.tick(now, heard, entry.pulse.rtt());
+            entry.verdict = look.verdict;
+            if look.ping {
                 entry.ping();
             }
-            match verdict.verdict {
+            match look.verdict {
                 Verdict::Alive => {}
                 Verdict::Suspect => {
-                    suspects.extend(entry.untold(now).map(|(number, _)| (*path, *number)));
+                    let untold = entry.untold(Told::Suspect, now);
+                    let movable = untold.filter(|(_, leg)| has_elsewhere(leg, path));
+                    suspects.extend(movable.map(|(number, _)| (*path, *number)));
                     continue;
                 }
                 Verdict::Silent => {
-                    for (_, leg) in entry.untold(now) {
+                    for (_, leg) in entry.untold(Told::Silent, now) {
                         leg.tell(Told::Silent, now);
                     }
                     continue;
                 }
             }
             let leaving = entry
-                .untold(now)
-                .filter(|(_, leg)| leave(leg.route, path.relay))
+                .untold(Told::Leave, now)
+                .filter(|(_, leg)| leave(leg.route, path.relay) && has_elsewhere(leg, path))
                 .take(planned);
             for (_, leg) in leaving {
                 leg.tell(Told::Leave, now);
@@ -278,16 +435,49 @@ impl Entry {
         self.pinged = last;
     }
 
-    fn untold(&mut self, now: MonoTime) -> impl Iterator<Item = (&u64, &mut LegEntry)> {
-        self.legs
-            .iter_mut()
-            .filter(move |(_, l)| l.told.is_none_or(|told| now.since(told) >= TELL_AGAIN_AFTER))
+    /// Legs to which `what` is news.
+    fn untold(&mut self, what: Told, now: MonoTime) -> impl Iterator<Item = (&u64, &mut LegEntry)> {
+        self.legs.iter_mut().filter(move |(_, l)| {
+            l.told.is_none_or(|(told, at)| {
+                now.since(at) >= TELL_AGAIN_AFTER || (told != what && what == Told::Silent)
+            })
+        })
+    }
+
+    fn proven(&self, now: MonoTime) -> Option<Duration> {
+        let heard = MonoTime(self.pulse.heard.load(Ordering::Relaxed));
+        let lately = now.since(heard) < PROOF_AGE_MAX && self.verdict == Verdict::Alive;
+        lately.then(|| self.pulse.rtt())
+    }
+}
+
+/// The paths that each route could take: through the relays of its consumption that are connected
+/// and not doubted.
+fn ways(routes: &BTreeMap<RouteId, (NodeId, usize)>, view: &View, sessions: &Sessions) -> Ways {
+    let of_route = |(route, (publisher, _)): (&RouteId, &(NodeId, usize))| {
+        let relays = &view.consumption(*route)?.relays;
+        let connected = relays.iter().filter_map(|relay| {
+            let session = sessions.get(relay).filter(|s| !s.doubt.any())?;
+            Some(Path {
+                publisher: *publisher,
+                relay: *relay,
+                session: session.number,
+            })
+        });
+        Some((*route, connected.collect()))
+    };
+    routes.iter().filter_map(of_route).collect()
+}
+
+impl Pulse {
+    fn rtt(&self) -> Duration {
+        Duration::from_nanos(self.rtt_ns.load(Ordering::Relaxed))
     }
 }
 
 impl LegEntry {
     fn tell(&mut self, what: Told, now: MonoTime) {
-        self.told = Some(now);
+        self.told = Some((what, now));
         self.signal.tell(what);
     }
 }
@@ -334,82 +524,17 @@ impl Drop for PathPlace {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::task::Waker;
-
-    fn path(relay: u8) -> Path {
-        Path {
-            publisher: NodeId::from_bytes([1; 16]),
-            relay: RelayId::from_bytes([relay; 16]),
-        }
-    }
-
-    fn at(ms: u64) -> MonoTime {
-        MonoTime(1_000_000_000).plus(Duration::from_millis(ms))
-    }
-
-    fn told(place: &PathPlace) -> Vec<Told> {
-        place.poll_told(&mut Context::from_waker(Waker::noop())).collect()
-    }
-
-    const ROUTE: RouteId = RouteId::from_bytes([7; 16]);
-
-    /// R-STR-03: suspicion moves at most a tenth of the streams in a second, silence moves them all.
-    #[test]
-    fn suspicion_is_rationed_and_silence_is_not() {
-        let paths = Paths::new(at(0));
-        let places: Vec<_> = (0..1000).map(|_| paths.enter(path(1), ROUTE, at(0))).collect();
-        let mut suspected_by_2_s = 0;
-        let (mut suspected, mut silent) = (0, 0);
-        for ms in (50..5000).step_by(50) {
-            paths.lock().tick(at(ms), |_, _| false);
-            let all: Vec<Told> = places.iter().flat_map(told).collect();
-            suspected += all.iter().filter(|t| **t == Told::Suspect).count();
-            silent += all.iter().filter(|t| **t == Told::Silent).count();
-            if ms == 2000 {
-                suspected_by_2_s = suspected;
+impl Drop for RouteInUse {
+    fn drop(&mut self) {
+        let mut inner = self.paths.lock();
+        if let Some((_, count)) = inner.routes.get_mut(&self.route) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                inner.routes.remove(&self.route);
             }
         }
-        // The first ping goes out after 1 s; suspicion begins 250 ms later, with one second's ration.
-        assert!((100..=190).contains(&suspected_by_2_s), "{suspected_by_2_s}");
-        assert!(
-            silent >= 1000 - suspected,
-            "{silent} told of silence, {suspected} suspected"
-        );
-    }
-
-    /// Planned moves take the legs of a relay that is left, and no others.
-    #[test]
-    fn a_relay_is_left_bit_by_bit() {
-        let paths = Paths::new(at(0));
-        let stay = paths.enter(path(2), ROUTE, at(0));
-        let leave: Vec<_> = (0..100).map(|_| paths.enter(path(1), ROUTE, at(0))).collect();
-        let mut counts = Vec::new();
-        for ms in [10, 20, 30, 40] {
-            paths.lock().tick(at(ms), |_, relay| relay == path(1).relay);
-            counts.push(leave.iter().flat_map(told).filter(|t| *t == Told::Leave).count());
-        }
-        assert_eq!(counts, [40, 40, 20, 0]);
-        assert_eq!(told(&stay), []);
-        drop(leave);
-        assert_eq!(paths.lock().paths.len(), 1, "an empty path is forgotten");
-    }
-
-    /// Pings go round, so that one stuck leg does not stand for its path.
-    #[test]
-    fn pings_go_round() {
-        let paths = Paths::new(at(0));
-        let places: Vec<_> = (0..5).map(|_| paths.enter(path(1), ROUTE, at(0))).collect();
-        let mut pinged = [0; 5];
-        for second in 1..=5 {
-            paths.lock().tick(at(second * 1000), |_, _| false);
-            for (place, count) in places.iter().zip(&mut pinged) {
-                *count += told(place).iter().filter(|t| **t == Told::Ping).count();
-                place.heard(at(second * 1000), None);
-            }
-        }
-        assert_eq!(pinged, [3; 5]);
     }
 }
+
+#[cfg(test)]
+mod tests;

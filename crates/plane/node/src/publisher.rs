@@ -9,6 +9,7 @@ use crate::driver::{Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::probe::{answer_probe, is_probe};
 use crate::resumable::{FurtherLeg, Resumable, StreamName};
 use crate::target;
 use crate::view::ViewReceiver;
@@ -138,6 +139,9 @@ impl Publisher {
             Ok(association) => association,
             Err(code) => return self.refuse_stream(leg, &incoming, code).await,
         };
+        if is_probe(incoming.stream) {
+            return self.probed(leg, relay, &incoming, &association).await;
+        }
         let mailbox = match self.resumable.enter(name) {
             Ok(mailbox) => mailbox,
             Err(live) => return further(live, leg, relay, incoming.epoch, pending).await,
@@ -185,6 +189,30 @@ impl Publisher {
             opened.inc();
         }));
         self.report(route, &driver.run().await);
+    }
+
+    /// Answers a probe under seal: whether a stream of its route could move to this leg's path.
+    async fn probed(
+        &self,
+        mut leg: Leg,
+        relay: RelayId,
+        incoming: &Incoming,
+        association: &AcceptedAssociation,
+    ) {
+        if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
+            return;
+        }
+        let secret = StreamSecret::derive(association.secret(), incoming.stream, incoming.route);
+        let path = LegPath {
+            epoch: incoming.epoch,
+            relay,
+            salt: rng::bytes(),
+        };
+        let judge = |grant: &Bytes| match self.judge(association, incoming, grant, false) {
+            Ok(_) => RefusalCode::UnknownStream,
+            Err(code) => code,
+        };
+        answer_probe(leg, path, secret, self.clock.mono(), judge).await;
     }
 
     async fn refuse_stream(&self, leg: Leg, incoming: &Incoming, code: RefusalCode) {

@@ -61,6 +61,10 @@ pub(crate) struct Started {
     pub(crate) listeners: ListenerTable,
     /// What is carried.
     pub(crate) live: LiveStreams,
+    /// What answers.
+    pub(crate) paths: Paths,
+    /// The daemon's time.
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 pub(crate) async fn start_and_wait(
@@ -177,8 +181,10 @@ pub(crate) async fn start_and_wait(
         relays: relays.clone(),
         listeners: listeners.clone(),
         live: live.clone(),
+        paths: paths.clone(),
+        clock: clock.clone(),
     });
-    let watched = paths.watch(relays.clone(), view.clone(), clock.clone(), back.clone());
+    let watched = paths.watch(consumer.clone(), back.clone());
     let warm = warm::keep(associations, relays.clone(), view.clone(), front.clone());
     let control = Arc::new(ControlSession {
         address: member.control.clone(),

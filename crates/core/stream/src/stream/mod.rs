@@ -280,7 +280,7 @@ impl Stream {
         let Some(leg) = self.leg_mut(epoch).filter(|l| l.awaits_verdict()) else {
             return;
         };
-        leg.state = LegState::Refusing(code);
+        leg.state = LegState::Refusing(Some(code));
         leg.take_held();
         if first {
             self.end(End::Refused(code));

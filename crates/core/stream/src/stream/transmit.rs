@@ -113,13 +113,15 @@ impl Stream {
             }
             LegState::AwaitAttach | LegState::AwaitVerdict(_) => {}
             LegState::Refusing(code) => {
-                put(
-                    out,
-                    &Frame::AttachRefused {
-                        epoch,
-                        code: code.number(),
-                    },
-                );
+                if let Some(code) = code.take() {
+                    put(
+                        out,
+                        &Frame::AttachRefused {
+                            epoch,
+                            code: code.number(),
+                        },
+                    );
+                }
             }
             LegState::Attached { ok_due } => {
                 if std::mem::take(ok_due) {

@@ -63,15 +63,16 @@ impl Driver {
             return;
         };
         let leg = self.legs.swap_remove(index);
-        let code = match &end {
-            LegEnd::Refused(refusal) => Some(refusal.code),
+        let refusal = match &end {
+            LegEnd::Refused(refusal) => Some(*refusal),
             LegEnd::Lost(_) | LegEnd::Fault(_) => None,
         };
+        let code = refusal.map(|refusal| refusal.code);
         self.stream.leg_lost(epoch, now);
         tracing::debug!(%epoch, relay = %leg.via().relay, ?end, "leg lost");
         self.leg_end = Some(end);
         if let Further::Mover(mover) = &mut self.further {
-            mover.lost(epoch, leg.via(), code, now);
+            mover.lost(epoch, leg.via(), refusal, now);
             // A relay's word alone ends no stream that lives; one that was never attached can be
             // opened anew, under another association.
             if code == Some(RefusalCode::UnknownAssociation) && !self.stream.ever_attached() {
@@ -164,9 +165,9 @@ impl Driver {
         let carries = self.stream.has_leg();
         let legs = self.legs.iter().filter(|_| carries);
         let used: Vec<RelayId> = legs.map(|l| l.via().relay).collect();
-        let (leg, via, kind) = match mover.poll(cx, now, &self.stream, &used) {
+        let (leg, via, kind, permit) = match mover.poll(cx, now, &self.stream, &used) {
             Step::Pending => return progress,
-            Step::Leg(leg, via, kind) => (leg, via, kind),
+            Step::Leg(leg, via, kind, permit) => (leg, via, kind, permit),
             Step::PeerRestarted => {
                 self.end(Outcome::Ended(EndReason::PeerRestarted), now);
                 return true;
@@ -183,7 +184,7 @@ impl Driver {
         };
         match self.stream.open_leg(path, kind.attach()) {
             Ok(()) => {
-                mover.attaching(epoch, &self.stream, now);
+                mover.attaching(epoch, via, &self.stream, permit, now);
                 self.legs.push(LegIo::opening(leg, epoch, via, &open));
             }
             Err(error) => {
@@ -239,7 +240,7 @@ impl Driver {
 
     /// Gives up legs that are not attached in time. True if there was one.
     pub(super) fn give_up_legs(&mut self, now: MonoTime) -> bool {
-        let overdue = match &self.further {
+        let overdue = match &mut self.further {
             Further::Mover(mover) => mover.overdue(now),
             Further::Mailbox(..) => {
                 let late = |l: &&LegIo| l.by.is_some_and(|by| by <= now);

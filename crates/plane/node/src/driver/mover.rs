@@ -3,14 +3,15 @@
 //! Only the dialling daemon opens legs. A stream that lost its leg takes the next one from a warm
 //! session of another relay; a stream whose path is suspect or whose relay is to be left gets one
 //! beside the old. The mover says through which relay and when; the driver puts OPEN, ATTACH and
-//! what is unacknowledged onto the leg in one flight.
+//! what is unacknowledged onto the leg in one flight. Streams go only where the publisher has
+//! answered lately (F-07): while no path is proven, they wait for one probe, not for a thousand.
 
 use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
 use crate::consumer::Consumer;
-use crate::paths::{Path, PathPlace, suspect_after};
+use crate::paths::{Path, PathPlace, RouteInUse, suspect_after};
 use crate::relays::Session;
 use bytes::{Bytes, BytesMut};
-use fairlead_hop::frame::{Frame, LegKind, Open};
+use fairlead_hop::frame::{Frame, LegKind, Open, Refusal};
 use fairlead_host::rng;
 use fairlead_model::{BootCounter, LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber};
 use fairlead_stream::{AttachKind, Stream};
@@ -20,11 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// How long the answer to an ATTACH may take before another relay is tried, and the same in round
 /// trips. The answer comes from the publisher's daemon, not from its target.
 const ATTACH_WAIT_MIN: Duration = Duration::from_secs(1);
 const ATTACH_WAIT_RTTS: u32 = 4;
+/// How long in all while the path answers others: a relay that takes a thousand streams at once, or
+/// a long path whose congestion window is still small, needs its time.
+const ATTACH_WAIT_LONGEST: Duration = Duration::from_secs(6);
 /// The first leg's: its OPEN has been answered already.
 const FIRST_ATTACH_WAIT: Duration = Duration::from_secs(3);
 /// A relay that failed a stream is left alone by it for this long, twice as long each time, up to
@@ -42,6 +47,11 @@ const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(2);
 const CALM: Duration = Duration::from_secs(30);
 /// Wait after the daemon's ration of suspicions was found used up.
 const RATION_WAIT: Duration = Duration::from_millis(125);
+/// Longest wait that a refusal may ask of a stream for one relay.
+const REFUSED_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Paths count as equally fast up to twice the fastest's time and this much more: streams spread over
+/// them, and none goes the long way while there is a short one.
+const RTT_SLACK: Duration = Duration::from_millis(5);
 
 /// Why a stream gets another leg; the least urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +102,7 @@ pub(super) enum Step {
     /// Nothing now; the task is woken.
     Pending,
     /// A fresh leg; the driver opens it in the machine and tells [`Mover::attaching`].
-    Leg(Leg, Via, MoveKind),
+    Leg(Leg, Via, MoveKind, MovePermit),
     /// The publisher has proved that it is another run: it knows the stream no longer.
     PeerRestarted,
 }
@@ -103,17 +113,23 @@ enum State {
     Waiting(Waiting),
 }
 
-type Opening = Pin<Box<dyn Future<Output = Option<Leg>> + Send>>;
+/// A place among the streams that open a further leg at once.
+pub(super) type MovePermit = OwnedSemaphorePermit;
+type Opening = Pin<Box<dyn Future<Output = Option<(Leg, MovePermit)>> + Send>>;
 /// Gives the publisher's boot count if it was asked for.
 type Waiting = Pin<Box<dyn Future<Output = Option<BootCounter>> + Send>>;
 
 /// A leg whose ATTACH is not answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Attaching {
     epoch: LegEpoch,
     /// `None`: the stream's first.
     wish: Option<Wish>,
     by: MonoTime,
+    /// The path, and when no more patience is had with it; not for the first leg.
+    patience: Option<(Path, MonoTime)>,
+    /// Given back with the answer.
+    _permit: Option<MovePermit>,
 }
 
 #[derive(Debug)]
@@ -137,6 +153,8 @@ pub(crate) struct Mover {
     avoided: Vec<Avoided>,
     suspect_from: MonoTime,
     suspect_wait: Duration,
+    /// Keeps the route's other paths proved.
+    _in_use: RouteInUse,
 }
 
 impl Mover {
@@ -150,6 +168,7 @@ impl Mover {
         first: LegEpoch,
     ) -> Self {
         let now = consumer.clock.mono();
+        let in_use = consumer.paths.follow(route, publisher);
         Self {
             consumer,
             route,
@@ -162,10 +181,13 @@ impl Mover {
                 epoch: first,
                 wish: None,
                 by: now.plus(FIRST_ATTACH_WAIT),
+                patience: None,
+                _permit: None,
             }),
             avoided: Vec::new(),
             suspect_from: now,
             suspect_wait: SUSPECT_AGAIN,
+            _in_use: in_use,
         }
     }
 
@@ -217,15 +239,23 @@ impl Mover {
 
     /// When the driver has to look again although nothing wakes it.
     pub(super) fn deadline(&self, stream: &Stream) -> Option<MonoTime> {
-        match self.attaching {
+        match &self.attaching {
             Some(attaching) => Some(attaching.by),
             None => self.suspect_at(stream),
         }
     }
 
-    /// A leg whose answer is overdue.
-    pub(super) fn overdue(&self, now: MonoTime) -> Option<LegEpoch> {
-        self.attaching.filter(|a| a.by <= now).map(|a| a.epoch)
+    /// A leg whose answer is overdue. While its path answers others it has more time.
+    pub(super) fn overdue(&mut self, now: MonoTime) -> Option<LegEpoch> {
+        let attaching = self.attaching.as_mut().filter(|a| a.by <= now)?;
+        if let Some((path, until)) = attaching.patience
+            && now < until
+            && self.consumer.paths.proven(path, now).is_some()
+        {
+            attaching.by = now.plus(ATTACH_WAIT_MIN / 2).min(until);
+            return None;
+        }
+        Some(attaching.epoch)
     }
 
     /// Goes on with the wish. `used`: relays that the stream has legs through.
@@ -242,7 +272,7 @@ impl Mover {
                     let Some(wish) = self.wish.filter(|_| self.attaching.is_none()) else {
                         return Step::Pending;
                     };
-                    self.begin(wish.kind, now, stream, used);
+                    self.begin(wish, now, stream, used);
                     if matches!(self.state, State::Idle) {
                         return Step::Pending;
                     }
@@ -254,7 +284,9 @@ impl Mover {
                         Poll::Ready(leg) => {
                             self.state = State::Idle;
                             match (leg, self.wish) {
-                                (Some(leg), Some(wish)) => return Step::Leg(leg, via, wish.kind),
+                                (Some((leg, permit)), Some(wish)) => {
+                                    return Step::Leg(leg, via, wish.kind, permit);
+                                }
                                 (Some(_), None) => {}
                                 (None, _) => self.avoid(via, now),
                             }
@@ -274,29 +306,42 @@ impl Mover {
         }
     }
 
-    fn begin(&mut self, kind: MoveKind, now: MonoTime, stream: &Stream, used: &[RelayId]) {
+    fn begin(&mut self, wish: Wish, now: MonoTime, stream: &Stream, used: &[RelayId]) {
+        // Before the look: what changes after it is not missed.
         let mut sessions = self.consumer.relays.subscribe();
-        if let Some((via, session)) = self.candidate(kind, now, used) {
+        let mut proofs = self.consumer.paths.proofs();
+        if let Some((via, session)) = self.candidate(wish.kind, now, used) {
+            let moves = self.consumer.paths.moves.clone();
             let opening = async move {
+                let permit = moves.acquire_owned().await.ok()?;
                 let leg = tokio::time::timeout(LEG_WAIT_MAX, session.carrier.open_leg()).await;
-                leg.ok()?.ok()
+                Some((leg.ok()?.ok()?, permit))
             };
             self.state = State::Opening(via, Box::pin(opening));
-        } else if stream.has_leg() {
+        } else if stream.has_leg() && (wish.kind != MoveKind::Failure || now.since(wish.since) >= LOOK_EVERY)
+        {
             // Nowhere to go; who wished for it will say so again.
             self.wish = None;
         } else {
-            let next = self.avoided.iter().map(|a| a.until.since(now)).min();
-            let wait = next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY) + rng::jitter(LOOK_JITTER);
+            let next = self
+                .avoided
+                .iter()
+                .map(|a| a.until.since(now))
+                .filter(|wait| !wait.is_zero());
+            let wait = next.min().unwrap_or(LOOK_EVERY).min(LOOK_EVERY) + rng::jitter(LOOK_JITTER);
             self.state = State::Waiting(Box::pin(async move {
                 // An error is the end of the daemon.
-                let _ = tokio::time::timeout(wait, sessions.changed()).await;
+                tokio::select! {
+                    _ = sessions.changed() => {}
+                    _ = proofs.changed() => {}
+                    () = tokio::time::sleep(wait) => {}
+                }
                 None
             }));
         }
     }
 
-    /// The best connected relay: heard of lately, not draining, in turn.
+    /// The best relay whose path is proven: one that does not drain, then among the fastest in turn.
     fn candidate(&self, kind: MoveKind, now: MonoTime, used: &[RelayId]) -> Option<(Via, Session)> {
         let view = self.consumer.view.borrow().clone();
         let relays = &view.consumption(self.route)?.relays;
@@ -305,20 +350,39 @@ impl Mover {
         let turn = self.consumer.turn.fetch_add(1, Ordering::Relaxed);
         let start = turn.checked_rem(relays.len())?;
         let in_turn = relays.iter().cycle().skip(start).take(relays.len());
-        let usable = in_turn.filter_map(|relay| {
+        let proven = in_turn.filter_map(|relay| {
             let session = sessions.get(relay)?;
             let via = Via {
                 relay: *relay,
                 session: session.number,
             };
             let avoided = self.avoided.iter().any(|a| a.via == via && a.until > now);
-            let proven = !session.doubt.any() && !session.draining;
-            let good = proven || (kind == MoveKind::Failure && !session.doubt.any()) || used.is_empty();
-            (good && !avoided && !used.contains(relay) && session.carrier.end().is_none())
-                .then(|| (via, session.clone()))
+            let good = !session.doubt.any() && (!session.draining || kind == MoveKind::Failure);
+            if !good || avoided || used.contains(relay) || session.carrier.end().is_some() {
+                return None;
+            }
+            let rtt = self.consumer.paths.proven(self.path(via), now)?;
+            Some((via, session.clone(), rtt))
         });
-        // The first of the best: `min_by_key` keeps the order of the turn.
-        usable.min_by_key(|(_, session)| (session.doubt, session.draining))
+        let proven: Vec<(Via, Session, Duration)> = proven.collect();
+        let draining = proven.iter().all(|(_, session, _)| session.draining);
+        let choice = || {
+            proven
+                .iter()
+                .filter(|(_, session, _)| session.draining == draining)
+        };
+        let fastest = choice().map(|(_, _, rtt)| *rtt).min()?;
+        // The first in the order of the turn.
+        let (via, session, _) = choice().find(|(_, _, rtt)| *rtt <= fastest * 2 + RTT_SLACK)?;
+        Some((*via, session.clone()))
+    }
+
+    const fn path(&self, via: Via) -> Path {
+        Path {
+            publisher: self.publisher,
+            relay: via.relay,
+            session: via.session,
+        }
     }
 
     fn grant(&self) -> Option<Bytes> {
@@ -347,12 +411,28 @@ impl Mover {
     }
 
     /// A leg is on its way in the machine.
-    pub(super) fn attaching(&mut self, epoch: LegEpoch, stream: &Stream, now: MonoTime) {
-        let wait = (stream.rtt().unwrap_or_default() * ATTACH_WAIT_RTTS).max(ATTACH_WAIT_MIN);
+    pub(super) fn attaching(
+        &mut self,
+        epoch: LegEpoch,
+        via: Via,
+        stream: &Stream,
+        permit: MovePermit,
+        now: MonoTime,
+    ) {
+        let view = self.consumer.view.borrow().clone();
+        let mut relays = view.policy().into_iter().flat_map(|policy| &policy.relays);
+        if let Some(relay) = relays.find(|r| r.relay == via.relay) {
+            self.consumer.metrics.move_attempted(&relay.name);
+        }
+        let path = self.path(via);
+        let rtt = self.consumer.paths.proven(path, now).max(stream.rtt());
+        let wait = (rtt.unwrap_or_default() * ATTACH_WAIT_RTTS).max(ATTACH_WAIT_MIN);
         self.attaching = Some(Attaching {
             epoch,
             wish: self.wish.take(),
             by: now.plus(wait),
+            patience: Some((path, now.plus(ATTACH_WAIT_LONGEST))),
+            _permit: Some(permit),
         });
     }
 
@@ -364,11 +444,7 @@ impl Mover {
         via: Via,
         now: MonoTime,
     ) -> (PathPlace, Option<(MoveKind, Duration)>) {
-        let path = Path {
-            publisher: self.publisher,
-            relay: via.relay,
-        };
-        let place = self.consumer.paths.enter(path, self.route, now);
+        let place = self.consumer.paths.enter(self.path(via), self.route, now);
         self.avoided.retain(|a| a.via.relay != via.relay);
         let fulfilled = self.attaching.take_if(|a| a.epoch == epoch);
         let wish = fulfilled.and_then(|a| a.wish);
@@ -377,7 +453,7 @@ impl Mover {
 
     /// The machine has left a leg. One that was not attached was refused by the publisher.
     pub(super) fn left(&mut self, epoch: LegEpoch, via: Via, now: MonoTime) {
-        if self.attaching.is_some_and(|a| a.epoch == epoch) {
+        if self.attaching.as_ref().is_some_and(|a| a.epoch == epoch) {
             self.lost(epoch, via, None, now);
         }
     }
@@ -389,12 +465,20 @@ impl Mover {
 
     /// A leg is lost: its relay is left alone for a while, and so is a publisher that a relay says
     /// not to know the association, until it has proved which run it is.
-    pub(super) fn lost(&mut self, epoch: LegEpoch, via: Via, code: Option<RefusalCode>, now: MonoTime) {
+    pub(super) fn lost(&mut self, epoch: LegEpoch, via: Via, refusal: Option<Refusal>, now: MonoTime) {
         if let Some(failed) = self.attaching.take_if(|a| a.epoch == epoch) {
             // Kept, so that the time since the loss goes on.
             self.wish = failed.wish;
         }
         self.avoid(via, now);
+        let code = refusal.map(|refusal| refusal.code);
+        if let Some(wait) = refusal.and_then(|refusal| refusal.retry_after)
+            && let Some(avoided) = self.avoided.iter_mut().find(|a| a.via == via)
+        {
+            // Spread, so that those who were refused together do not come back together.
+            let wait = wait.min(REFUSED_WAIT_MAX);
+            avoided.until = avoided.until.max(now.plus(wait + rng::jitter(wait / 2)));
+        }
         if code == Some(RefusalCode::UnknownAssociation) && matches!(self.state, State::Idle) {
             self.verify(via);
         }

@@ -22,9 +22,10 @@ pub(crate) fn suspect_after(rtt: Option<Duration>) -> Duration {
 }
 
 /// What is thought of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Verdict {
     /// Nothing speaks against it.
+    #[default]
     Alive,
     /// An answer is late.
     Suspect,

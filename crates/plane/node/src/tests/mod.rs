@@ -3,8 +3,10 @@
 
 pub(crate) mod authority;
 mod endings;
+mod many;
 mod moves;
 mod pool;
 mod recovery;
 mod refusals;
 mod traffic;
+mod wire;

@@ -31,6 +31,9 @@ pub(crate) const BETA: NodeId = NodeId::from_bytes([0xb; 16]);
 /// Longest wait for anything that a test expects.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Threads of each daemon.
+const WORKER_THREADS: usize = 2;
+
 /// A daemon with a runtime of its own, so that it can be killed: every task and socket at once, and
 /// no goodbye.
 struct Running {
@@ -42,7 +45,7 @@ struct Running {
 impl Running {
     fn start<F: Future<Output = ()> + Send + 'static>(daemon: impl FnOnce(CancellationToken) -> F) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(WORKER_THREADS)
             .enable_all()
             .build()
             .unwrap();
@@ -125,6 +128,8 @@ pub(crate) struct Pool {
     pub(crate) beta_grant_keys: Keyring,
     /// Relays of alpha's consumptions, where they are not all.
     pub(crate) consumed_through: Option<Vec<RelayId>>,
+    /// Other addresses of relays, as one node's policy names them.
+    pub(crate) detours: Vec<(NodeId, RelayId, SocketAddr)>,
     revision: u64,
     _root: tempfile::TempDir,
 }
@@ -161,6 +166,7 @@ impl Pool {
             beta,
             links,
             consumed_through: None,
+            detours: Vec::new(),
             revision: 0,
             _root: root,
         };
@@ -181,6 +187,25 @@ impl Pool {
             .offer_policy(&self.authority.node_policy(&self.alpha_policy()));
         let grants = self.links.iter().filter(|l| l.granted).map(|l| self.grant(l));
         self.alpha.offer_grants(grants.collect());
+    }
+
+    /// Publishes, ends every hop session, and waits until all are made anew at the addresses that
+    /// policy has by then.
+    pub(crate) async fn redial(&mut self) {
+        self.publish().await;
+        for node in [&self.alpha, &self.beta] {
+            for session in node.started.relays.sessions().values() {
+                session.carrier.close(RefusalCode::ShuttingDown);
+            }
+        }
+        for node in [&self.alpha, &self.beta] {
+            eventually("the sessions to end", || {
+                let sessions = node.started.relays.sessions();
+                sessions.values().all(|s| s.carrier.end().is_none())
+            })
+            .await;
+        }
+        self.ready().await;
     }
 
     /// Waits until every session is up, every endpoint registered and every listener bound.
@@ -233,11 +258,15 @@ impl Pool {
         self.beta_policy()
     }
 
-    fn relays(&self) -> Vec<NodeRelay> {
+    fn relays(&self, node: NodeId) -> Vec<NodeRelay> {
+        let address = |w: &Worker| {
+            let detour = self.detours.iter().find(|(n, r, _)| (*n, *r) == (node, w.id));
+            detour.map_or(w.address, |(_, _, address)| *address)
+        };
         let relay = |w: &Worker| NodeRelay {
             relay: w.id,
             name: format!("relay-{}", w.id.to_bytes()[0]).parse().unwrap(),
-            address: w.address.into(),
+            address: address(w).into(),
             failure_domain: format!("h{}", w.id.to_bytes()[0]).parse().unwrap(),
         };
         self.workers.iter().map(relay).collect()
@@ -250,7 +279,7 @@ impl Pool {
             revision: Revision(self.revision),
             leader_term: LeaderTerm(1),
             issued_at: SystemClock::new().wall(),
-            relays: self.relays(),
+            relays: self.relays(node),
             publications: Vec::new(),
             consumptions: Vec::new(),
             revoked_routes: self.links.iter().filter(|l| l.revoked).map(|l| l.route).collect(),
@@ -355,14 +384,17 @@ impl Worker {
     pub(crate) fn freeze(&self) -> Frozen {
         let runtime = self.running.as_ref().and_then(|r| r.runtime.as_ref()).unwrap();
         let frozen = Frozen(Arc::default());
-        for _ in 0..4 {
-            let held = frozen.0.clone();
+        let stopped = Arc::new(std::sync::Barrier::new(WORKER_THREADS + 1));
+        for _ in 0..WORKER_THREADS {
+            let (held, stopped) = (frozen.0.clone(), stopped.clone());
             runtime.spawn(async move {
+                stopped.wait();
                 let (thawed, wake) = &*held;
                 let thawed = thawed.lock().unwrap();
                 drop(wake.wait_while(thawed, |thawed| !*thawed).unwrap());
             });
         }
+        stopped.wait();
         frozen
     }
 
