@@ -46,6 +46,8 @@ codes! {
     Unauthenticated, "UNAUTHENTICATED", 401;
     /// The token's scopes do not allow this.
     Forbidden, "FORBIDDEN", 403;
+    /// The request comes from the page of another site, or does not say from which.
+    CrossSite, "CROSS_SITE", 403;
     /// No such object.
     NotFound, "NOT_FOUND", 404;
     /// The route does not take this method.

@@ -14,6 +14,7 @@ use fairlead_control::ApiError;
 use fairlead_control::api::{Fault, MemberRole, Scope};
 use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{ApiCode, FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use node::Node;
@@ -122,6 +123,10 @@ impl Schema for json::EnrolRequest {
     ];
 }
 
+impl Schema for json::Login {
+    const FIELDS: &'static [Field] = &[required("token", Kind::Text, any)];
+}
+
 impl Schema for json::Empty {
     const FIELDS: &'static [Field] = &[];
 }
@@ -160,18 +165,15 @@ impl<T: Schema, S: Sync> FromRequest<S> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refused> {
-        check_content_type(&request)?;
+        check_content_type(request.headers())?;
         let bytes = read(request.into_body()).await?;
         Ok(Self(parse(&bytes)?))
     }
 }
 
 /// JSON only: a form of another site can send its own types without asking, but not this one.
-fn check_content_type(request: &Request) -> Result<(), Refused> {
-    let kind = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
+pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Refused> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());

@@ -21,8 +21,10 @@ use std::time::Duration;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Headers of every answer. Answers are data for programs: nothing in them may run, be framed or
-/// be kept.
-const HEADERS: [(HeaderName, HeaderValue); 5] = [
+/// be kept, no page of another site may load them. The console's files have a policy of their own.
+const HEADERS: [(HeaderName, HeaderValue); 7] = [
+    (RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
+    (OPENER_POLICY, HeaderValue::from_static("same-origin")),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
     (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
@@ -32,6 +34,9 @@ const HEADERS: [(HeaderName, HeaderValue); 5] = [
         HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"),
     ),
 ];
+
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// Names that a request may be addressed to. A page of another site that makes its own name
 /// resolve to this address (DNS rebinding) has that name in the Host header; so any IP literal is
@@ -70,7 +75,7 @@ pub(crate) fn guarded(routes: Router, hosts: Hosts) -> Router {
 async fn headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in HEADERS {
-        response.headers_mut().insert(name, value);
+        response.headers_mut().entry(name).or_insert(value);
     }
     response
 }
@@ -104,7 +109,7 @@ async fn check_host(State(hosts): State<Hosts>, request: Request, next: Next) ->
 }
 
 /// The host that the client asked for: `:authority` of HTTP/2, or the one `Host` header.
-fn host_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+pub(crate) fn host_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let mut values = headers.get_all(HOST).iter();
     let header = values.next().map(|value| value.to_str());
     if values.next().is_some() {

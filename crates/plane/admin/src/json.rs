@@ -4,11 +4,13 @@
 //! unknown fields; answers may gain fields, never lose or change one.
 
 mod view;
+mod warning;
 
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
     Worker,
 };
+pub use warning::Warning;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -167,6 +169,20 @@ pub struct AddToken {
     pub name: String,
     /// `admin:system` or `read`; at least one.
     pub scopes: Vec<String>,
+}
+
+/// Body of `POST /v1/session`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    /// The admin token.
+    pub token: String,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Login")
+    }
 }
 
 /// A member that was added, with the one-shot token to enrol it.

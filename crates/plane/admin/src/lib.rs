@@ -1,17 +1,26 @@
-//! The admin's interface: REST with an OpenAPI document, over the control plane's verbs.
+//! The admin's interface: REST with an OpenAPI document, over the control plane's verbs, and the
+//! console, a page that uses it.
 //!
 //! A request passes, in this order: security headers and deadline, the Host allow-list, the
-//! route, the token and its scope, the body's shape with all of its faults, and only then a verb.
-//! Every answer is JSON, errors included.
+//! route, its query's names, the token or session and its scope, the body's shape with all of its
+//! faults, and only then a verb. Every answer of the interface is JSON, errors included, except
+//! `/v1/events`.
 
 mod access;
+mod board;
 mod body;
+mod console;
+mod events;
 mod guard;
 pub mod json;
 mod limit;
 mod openapi;
+mod origin;
+mod query;
 mod refused;
 mod routes;
+mod session;
+mod warning;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +34,7 @@ use std::sync::Arc;
 struct Admin {
     control: Control,
     access: Arc<access::Access>,
+    events: Arc<events::Events>,
 }
 
 /// The REST interface of a control plane, to be served on its TLS port.
@@ -36,6 +46,7 @@ pub fn router(control: Control) -> Router {
     let admin = Admin {
         control,
         access: Arc::default(),
+        events: Arc::default(),
     };
     guard::guarded(routes::router(admin), hosts)
 }

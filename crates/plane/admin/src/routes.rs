@@ -1,15 +1,17 @@
 //! The routes, by object.
 
 mod enrol;
+mod events;
 mod links;
 mod nodes;
 mod relays;
+mod session;
 mod settings;
 mod system;
 mod tokens;
 
 use crate::refused::Refused;
-use crate::{Admin, access, openapi};
+use crate::{Admin, access, console, openapi, query};
 use axum::extract::{FromRequestParts, Path};
 use axum::middleware::from_fn_with_state;
 use axum::{Json, Router};
@@ -45,15 +47,21 @@ pub(crate) fn router(admin: Admin) -> Router {
         .routes(routes!(tokens::revoke))
         .routes(routes!(system::whoami))
         .routes(routes!(system::status))
+        .routes(routes!(system::warnings))
+        .routes(routes!(events::events))
         .split_for_parts();
     let (public, document) = OpenApiRouter::with_openapi(document)
         .routes(routes!(enrol::enrol))
+        .routes(routes!(session::login, session::logout))
         .routes(routes!(system::health))
         .routes(routes!(system::document))
         .split_for_parts();
+    let queries = query::Queries::of(&document);
     protected
         .route_layer(from_fn_with_state(admin.clone(), access::authorise))
         .merge(public)
+        .merge(console::routes())
+        .route_layer(from_fn_with_state(queries, query::check))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(axum::Extension(Arc::new(document)))

@@ -1,8 +1,11 @@
 //! The interface over a real control plane in a folder of its own.
 
 mod access;
+mod attacks;
 mod bodies;
 mod enrol;
+mod events;
+mod session;
 mod surface;
 mod tls;
 mod verbs;
@@ -85,6 +88,15 @@ impl Subject {
         request.extensions_mut().insert(PeerAddress(peer));
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
+        let kind = parts.headers.get(CONTENT_TYPE);
+        if kind.is_some_and(|kind| kind == "text/event-stream") || parts.status == StatusCode::NO_CONTENT {
+            // It has no end, or nothing in it.
+            return Answer {
+                status: parts.status,
+                headers: parts.headers,
+                body: Value::Null,
+            };
+        }
         let bytes = body.collect().await.unwrap().to_bytes();
         let is_json = parts
             .headers

@@ -6,8 +6,8 @@
 mod view;
 
 pub use view::{
-    AuditView, HeadView, LinkState, LinkView, NodeState, NodeView, PolicyView, ReachView, Ref, RefusalView,
-    RelayState, RelayView, SettingView, StatusView, TokenView, WorkerView,
+    AuditView, HeadView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, ReachView, Ref,
+    RefusalView, RelayState, RelayView, SettingView, StatusView, TokenView, WorkerView,
 };
 
 use fairlead_model::{ApiCode, HostPort, Identity, Name, TokenId, TrustDomain, WallTime};

@@ -45,7 +45,7 @@ pub use control::{Control, ControlSettings, OpenError};
 pub use enrol::CLOCK_SKEW_MAX;
 pub use folder::ControlFolder;
 pub use ledger::CommitError;
-pub use serve::{PeerAddress, ServeError, serve};
+pub use serve::{Endless, PeerAddress, ServeError, Stalls, serve};
 pub use state::LoadError;
 
 /// Registers every metric of the control plane in `registry`, unset: for the reference page.

@@ -10,6 +10,9 @@
 
 mod faces;
 mod room;
+mod stalls;
+
+pub use stalls::{Endless, Stalls};
 
 use crate::authority::AuthorityError;
 use crate::control::{Control, Inner};
@@ -246,11 +249,15 @@ impl Connection {
             let caller = self.caller(&stream)?;
             let place = self.rooms.members.enter(caller.identity);
             let router = self.grpc.clone().layer(Extension(caller));
-            self.serve(stream, router, place).await
+            self.serve(stream, router, place, Stalls::default()).await
         } else {
             let place = self.rooms.rest.enter(self.peer.ip());
-            let router = self.rest.clone().layer(Extension(PeerAddress(self.peer)));
-            self.serve(stream, router, place).await
+            let stalls = Stalls::default();
+            let router = self.rest.clone();
+            let router = router
+                .layer(Extension(PeerAddress(self.peer)))
+                .layer(Extension(stalls.clone()));
+            self.serve(stream, router, place, stalls).await
         }
     }
 
@@ -259,6 +266,7 @@ impl Connection {
         stream: TlsStream<TcpStream>,
         router: Router,
         place: Place<Key>,
+        stalls: Stalls,
     ) -> Result<(), String> {
         let mut server = auto::Builder::new(TokioExecutor::new());
         server
@@ -277,6 +285,7 @@ impl Connection {
         tokio::select! {
             ended = connection.as_mut() => return ended.map_err(|e| e.to_string()),
             () = place.evicted() => return Err(EVICTED.to_owned()),
+            () = stalls.stalled() => return Err("its reader stopped reading".to_owned()),
             () = self.stop.cancelled() => {}
         }
         connection.as_mut().graceful_shutdown();

@@ -6,8 +6,8 @@ mod member;
 mod remove;
 
 use crate::api::{
-    AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Principal, Scope, SettingView, StatusView,
-    TokenView,
+    AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Look, Principal, Scope, SettingView,
+    StatusView, TokenView,
 };
 use crate::audit::{AuditHead, AuditNote, AuditRecord};
 use crate::control::Control;
@@ -18,7 +18,7 @@ use crate::state::State;
 use crate::token::{SECRET_LEN_MAX, hash};
 use crate::view::Viewer;
 use fairlead_host::rng;
-use fairlead_model::{ApiCode, Name};
+use fairlead_model::{ApiCode, Name, TokenId};
 use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX};
 use std::collections::BTreeSet;
 
@@ -44,11 +44,46 @@ impl Control {
         }
         let state = self.0.ledger.state();
         let kept = state.tokens.get(&hash(secret)).ok_or_else(refused)?;
-        Ok(Principal {
-            token: kept.record.id.0,
-            name: kept.record.name.clone(),
-            scopes: kept.record.scopes.iter().map(|s| s.0).collect(),
-        })
+        Ok(principal(&kept.record))
+    }
+
+    /// The owner of a token, by the token's id; `None` once it was revoked.
+    #[must_use]
+    pub fn principal(&self, token: TokenId) -> Option<Principal> {
+        let state = self.0.ledger.state();
+        let kept = state.tokens.values().find(|kept| kept.record.id.0 == token)?;
+        Some(principal(&kept.record))
+    }
+
+    /// Everything that is shown, in one consistent look.
+    #[must_use]
+    pub fn look(&self) -> Look {
+        let viewer = Viewer::new(&self.0);
+        let state = &viewer.state;
+        Look {
+            at: self.0.clock.wall(),
+            status: viewer.status(self.ca_pin()),
+            relays: state
+                .relays
+                .values()
+                .map(|kept| viewer.relay(&kept.record))
+                .collect(),
+            nodes: state
+                .nodes
+                .values()
+                .map(|kept| viewer.node(&kept.record))
+                .collect(),
+            links: state
+                .links
+                .values()
+                .map(|kept| viewer.link(&kept.record))
+                .collect(),
+        }
+    }
+
+    /// Returns when the control plane stops, so that answers without an end end. Cancel safe.
+    pub async fn stopping(&self) {
+        self.0.stopping.cancelled().await;
     }
 
     /// The installation at a glance.
@@ -249,6 +284,14 @@ impl Control {
         change.delete(key::token(&hash));
         turn.commit(change).await?;
         Ok(token_view(&record))
+    }
+}
+
+fn principal(record: &TokenRecord) -> Principal {
+    Principal {
+        token: record.id.0,
+        name: record.name.clone(),
+        scopes: record.scopes.iter().map(|s| s.0).collect(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Audit log, status, and what describes the interface itself.
 
 use super::Answer;
-use crate::Admin;
-use crate::json::{AuditEntry, ErrorBody, Health, List, Status, WhoAmI};
+use crate::json::{AuditEntry, ErrorBody, Health, List, Status, Warning, WhoAmI};
+use crate::query::shown;
 use crate::refused::Refused;
+use crate::{Admin, warning};
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use fairlead_control::ApiError;
@@ -16,8 +17,6 @@ use utoipa::openapi::OpenApi;
 const AUDIT_LIMIT_DEFAULT: usize = 100;
 /// Entries of a page at most.
 const AUDIT_LIMIT_MAX: usize = 1_000;
-/// Characters of an unknown parameter that are repeated.
-const PARAMETER_SHOWN_MAX: usize = 64;
 
 /// The audit log, oldest first (R-UI-05).
 #[utoipa::path(
@@ -42,7 +41,7 @@ fn page(query: &str) -> Result<(u64, usize), ApiError> {
     let mut seen = BTreeSet::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let name: String = name.chars().take(PARAMETER_SHOWN_MAX).collect();
+        let name = shown(name);
         match name.as_str() {
             "after" => {
                 after = value.parse().ok();
@@ -84,6 +83,16 @@ pub(super) async fn whoami(Extension(principal): Extension<Principal>) -> Json<W
 )]
 pub(super) async fn status(State(admin): State<Admin>) -> Json<Status> {
     Json(admin.control.status().await.into())
+}
+
+/// What an admin should know or mend, most urgent first.
+#[utoipa::path(
+    get, path = "/v1/warnings", tag = "system", operation_id = "warning_list", security(("bearer" = [])),
+    responses((status = 200, body = List<Warning>), (status = "default", body = ErrorBody))
+)]
+pub(super) async fn warnings(State(admin): State<Admin>) -> Json<List<Warning>> {
+    let items = warning::warnings(&admin.control.look());
+    Json(List { items })
 }
 
 /// Whether the control plane answers and reads its store. Says nothing else, and needs no token.

@@ -4,15 +4,13 @@ use super::{Answer, Which};
 use crate::Admin;
 use crate::body::Body;
 use crate::json::{AddToken, ErrorBody, IssuedToken, List, Token};
+use crate::query::shown;
 use crate::refused::Refused;
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use fairlead_control::ApiError;
 use fairlead_control::api::{Faults, Principal};
 use http::StatusCode;
-
-/// Characters of an unknown parameter that are repeated.
-const PARAMETER_SHOWN_MAX: usize = 64;
 
 /// Every admin token, without its secret.
 #[utoipa::path(
@@ -77,8 +75,7 @@ fn force(query: &str) -> Result<bool, ApiError> {
             ("force", "false") => force = Some(false),
             ("force", _) => faults.add("force", "expected true or false"),
             (name, _) => {
-                let name: String = name.chars().take(PARAMETER_SHOWN_MAX).collect();
-                faults.add(&name, "unknown parameter: allowed is force");
+                faults.add(&shown(name), "unknown parameter: allowed is force");
             }
         }
     }

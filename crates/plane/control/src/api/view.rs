@@ -373,3 +373,18 @@ pub struct StatusView {
     /// Newest audit entry.
     pub audit_seq: u64,
 }
+
+/// Everything that is shown, at one instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// When.
+    pub at: WallTime,
+    /// The installation.
+    pub status: StatusView,
+    /// Relays, by id.
+    pub relays: Vec<RelayView>,
+    /// Nodes, by id.
+    pub nodes: Vec<NodeView>,
+    /// Links, by id.
+    pub links: Vec<LinkView>,
+}

@@ -1,0 +1,220 @@
+//! What an admin should know or mend, from one look at everything. Pure; most urgent first.
+//!
+//! Each has a stable code, what is the matter, and what to do: the operator's guide explains them
+//! under their codes.
+
+use crate::json::Warning;
+use fairlead_control::api::{LinkState, LinkView, Look, NodeState, NodeView, RelayState, RelayView};
+use fairlead_model::WallTime;
+use std::time::Duration;
+
+/// A member that has just enrolled may take this long before it is looked at.
+const SETTLE: Duration = Duration::from_secs(30);
+/// A control plane that has just started knows nothing of its members for this long.
+const START: Duration = Duration::from_secs(10);
+/// A lease is renewed every ten minutes: one with less left is not.
+const LEASE_LEFT_MIN: Duration = Duration::from_secs(45 * 60);
+/// A certificate is renewed with twelve days left: one with less left than this is not.
+const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long a connection that was turned away is news.
+const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Severity {
+    Critical,
+    Warning,
+}
+
+/// Every warning of a look.
+pub(crate) fn warnings(look: &Look) -> Vec<Warning> {
+    let mut found = Found::default();
+    if look.status.uptime < START {
+        return Vec::new();
+    }
+    pool(look, &mut found);
+    for relay in &look.relays {
+        self::relay(relay, look.at, &mut found);
+    }
+    for node in &look.nodes {
+        self::node(node, look.at, &mut found);
+    }
+    for link in &look.links {
+        self::link(link, look, &mut found);
+    }
+    found.0.sort_by_key(|(severity, _)| *severity);
+    found.0.into_iter().map(|(_, warning)| warning).collect()
+}
+
+#[derive(Debug, Default)]
+struct Found(Vec<(Severity, Warning)>);
+
+/// What a warning is about: kind, id, name.
+type Object<'a> = (&'static str, String, &'a str);
+
+impl Found {
+    fn add(&mut self, severity: Severity, code: &str, object: Object<'_>, message: String, action: &str) {
+        let (kind, id, name) = object;
+        let severity_text = match severity {
+            Severity::Critical => "critical",
+            Severity::Warning => "warning",
+        };
+        let warning = Warning {
+            code: code.to_owned(),
+            severity: severity_text.to_owned(),
+            kind: kind.to_owned(),
+            id,
+            name: name.to_owned(),
+            message,
+            action: action.to_owned(),
+        };
+        self.0.push((severity, warning));
+    }
+}
+
+fn pool(look: &Look, found: &mut Found) {
+    let status = &look.status;
+    let enrolled = look.relays.iter().filter(|relay| relay.enrolled_at.is_some());
+    if enrolled.count() > 0 && status.relays_ready == 0 {
+        found.add(
+            Severity::Critical,
+            "NO_RELAY_READY",
+            ("pool", String::new(), ""),
+            "No relay is ready: no new connection is carried.".to_owned(),
+            "Look at the relays below: start their hosts and services, or open their ports.",
+        );
+    }
+}
+
+fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
+    let object = || ("relay", relay.id.to_string(), relay.name.as_str());
+    let name = &relay.name;
+    match relay.state {
+        RelayState::Offline => found.add(
+            Severity::Critical,
+            "RELAY_OFFLINE",
+            object(),
+            format!("Relay {name} is offline: its supervisor is not connected."),
+            "Check its host, then its relay service and its log. It goes on admitting until its lease ends.",
+        ),
+        RelayState::NotReady if !is_new(relay.enrolled_at, now) => found.add(
+            Severity::Warning,
+            "RELAY_NOT_READY",
+            object(),
+            format!("Relay {name} is not ready: {}.", relay.state_reason),
+            "Check that its UDP port is reachable from the other relays, and read its log.",
+        ),
+        RelayState::NotReady | RelayState::Pending | RelayState::Ready => {}
+    }
+    if let Some(end) = relay.policy.lease_not_after {
+        lease(relay, end, now, found);
+    }
+    certificate(object(), relay.certificate_not_after, now, found);
+}
+
+fn lease(relay: &RelayView, end: WallTime, now: WallTime, found: &mut Found) {
+    let object = ("relay", relay.id.to_string(), relay.name.as_str());
+    let action = "Bring its connection to the control plane back: the lease is renewed by itself.";
+    let left = end.since(now);
+    if left.is_zero() {
+        let message = format!("Relay {}'s lease has ended: it admits nothing new.", relay.name);
+        found.add(Severity::Critical, "LEASE_ENDED", object, message, action);
+    } else if left < LEASE_LEFT_MIN && relay.state == RelayState::Offline {
+        let message = format!(
+            "Relay {}'s lease ends in {} min.",
+            relay.name,
+            left.as_secs() / 60
+        );
+        found.add(Severity::Warning, "LEASE_ENDING", object, message, action);
+    }
+}
+
+fn node(node: &NodeView, now: WallTime, found: &mut Found) {
+    let object = || ("node", node.id.to_string(), node.name.as_str());
+    let name = &node.name;
+    match node.state {
+        NodeState::Offline => found.add(
+            Severity::Critical,
+            "NODE_OFFLINE",
+            object(),
+            format!("Node {name} is offline: its daemon is not connected."),
+            "Check its host, then its node service and its log.",
+        ),
+        NodeState::NotReady if !is_new(node.enrolled_at, now) => found.add(
+            Severity::Warning,
+            "NODE_NOT_READY",
+            object(),
+            format!("Node {name} is not ready: {}.", node.state_reason),
+            "Check that it reaches the relays' UDP port, and read its log.",
+        ),
+        NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}
+    }
+    certificate(object(), node.certificate_not_after, now, found);
+}
+
+fn certificate(object: Object<'_>, end: Option<WallTime>, now: WallTime, found: &mut Found) {
+    let Some(left) = end.map(|end| end.since(now)) else {
+        return;
+    };
+    if left >= CERTIFICATE_LEFT_MIN {
+        return;
+    }
+    let (kind, _, name) = &object;
+    let (severity, message) = if left.is_zero() {
+        (
+            Severity::Critical,
+            format!("The certificate of {kind} {name} has ended."),
+        )
+    } else {
+        let hours = left.as_secs() / 3600;
+        (
+            Severity::Warning,
+            format!("The certificate of {kind} {name} ends in {hours} h and was not renewed."),
+        )
+    };
+    let action = "It is renewed while the member is connected: bring it back, or enrol it again.";
+    found.add(severity, "CERTIFICATE_ENDING", object, message, action);
+}
+
+fn link(link: &LinkView, look: &Look, found: &mut Found) {
+    let object = || ("link", link.id.to_string(), link.name.as_str());
+    let name = &link.name;
+    match link.state {
+        LinkState::Pending if !is_new(Some(link.created_at), look.at) => found.add(
+            Severity::Critical,
+            "LINK_NOT_READY",
+            object(),
+            format!("Link {name} does not work: {}.", link.waiting_for.join("; ")),
+            "Mend what is named; the link is ready by itself then.",
+        ),
+        LinkState::Pending => {}
+        LinkState::Ready if link.relays.len() == 1 => found.add(
+            Severity::Warning,
+            "LINK_HAS_NO_SPARE",
+            object(),
+            format!("Link {name} has one relay only: it ends with that relay."),
+            "Add a relay in another failure domain.",
+        ),
+        LinkState::Ready => {}
+    }
+    if let Some(refusal) = &link.last_refusal
+        && look.at.since(refusal.at) < REFUSAL_NEWS
+    {
+        let message = format!(
+            "Link {name} turned a connection away ({}, {} so far): {}.",
+            refusal.code,
+            refusal.count,
+            refusal.message.trim_end_matches('.')
+        );
+        let action =
+            "TARGET codes: check the service on the publisher's host. Others: see the code in the guide.";
+        found.add(Severity::Warning, "LINK_REFUSES", object(), message, action);
+    }
+}
+
+fn is_new(enrolled_at: Option<WallTime>, now: WallTime) -> bool {
+    enrolled_at.is_some_and(|at| now.since(at) < SETTLE)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use super::warnings;
+use fairlead_control::api::{
+    HeadView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, Ref, RefusalView, RelayState,
+    RelayView, StatusView,
+};
+use fairlead_host::rng;
+use fairlead_model::{Generation, ServiceClass, WallTime};
+use std::time::Duration;
+
+const NOW: WallTime = WallTime(1_800_000_000_000);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = HOUR.saturating_mul(24);
+
+fn policy(lease_left: Duration) -> PolicyView {
+    let head = Some(HeadView {
+        epoch: 1,
+        revision: 1,
+    });
+    PolicyView {
+        wanted: head,
+        applied: head,
+        refused: String::new(),
+        lease_not_after: Some(NOW.plus(lease_left)),
+    }
+}
+
+fn relay(name: &str, state: RelayState) -> RelayView {
+    RelayView {
+        id: rng::new_id(),
+        name: name.parse().unwrap(),
+        address: "127.0.0.1:9443".parse().unwrap(),
+        failure_domain: "host=a".parse().unwrap(),
+        local: false,
+        state,
+        state_reason: "its port has not been verified yet".to_owned(),
+        capacity: true,
+        created_at: NOW.minus(DAY),
+        enrolled_at: Some(NOW.minus(DAY)),
+        last_seen: None,
+        version: String::new(),
+        worker: None,
+        policy: policy(70 * HOUR),
+        certificate_not_after: Some(NOW.plus(29 * DAY)),
+        endpoints: 0,
+    }
+}
+
+fn node(name: &str, state: NodeState) -> NodeView {
+    NodeView {
+        id: rng::new_id(),
+        name: name.parse().unwrap(),
+        state,
+        state_reason: "it is connected to none of its relays".to_owned(),
+        created_at: NOW.minus(DAY),
+        enrolled_at: Some(NOW.minus(DAY)),
+        last_seen: None,
+        version: String::new(),
+        policy: policy(HOUR),
+        relays: Vec::new(),
+        live_streams: 0,
+        memory_bytes: 0,
+        metrics: String::new(),
+        certificate_not_after: Some(NOW.plus(29 * DAY)),
+    }
+}
+
+fn link(name: &str, relays: &[&RelayView], waits: &[&str]) -> LinkView {
+    let end = || Ref {
+        id: rng::new_id(),
+        name: "n".parse().unwrap(),
+    };
+    let carrier = |relay: &&RelayView| Ref {
+        id: relay.id,
+        name: relay.name.clone(),
+    };
+    LinkView {
+        id: rng::new_id(),
+        name: name.parse().unwrap(),
+        from: end(),
+        to: end(),
+        target: "127.0.0.1:5432".parse().unwrap(),
+        listen: "127.0.0.1:15432".parse().unwrap(),
+        class: ServiceClass::Standard,
+        endpoint: rng::new_id(),
+        generation: Generation(1),
+        route: rng::new_id(),
+        created_at: NOW.minus(DAY),
+        relays: relays.iter().map(carrier).collect(),
+        placement_reason: String::new(),
+        state: if waits.is_empty() {
+            LinkState::Ready
+        } else {
+            LinkState::Pending
+        },
+        waiting_for: waits.iter().map(|wait| (*wait).to_owned()).collect(),
+        last_refusal: None,
+    }
+}
+
+fn look(relays: Vec<RelayView>, nodes: Vec<NodeView>, links: Vec<LinkView>) -> Look {
+    let ready = relays.iter().filter(|relay| relay.state == RelayState::Ready);
+    let relays_ready = ready.count() as u64;
+    Look {
+        at: NOW,
+        status: StatusView {
+            version: String::new(),
+            trust_domain: "pool.internal".parse().unwrap(),
+            ca_pin: String::new(),
+            advertised: "control.example:8443".parse().unwrap(),
+            lab: false,
+            uptime: HOUR,
+            leader_term: 1,
+            policy_epoch: 1,
+            policy_revision: 1,
+            relays_ready,
+            relays: relays.len() as u64,
+            nodes_ready: 0,
+            nodes: nodes.len() as u64,
+            links_ready: 0,
+            links: links.len() as u64,
+            audit_seq: 1,
+        },
+        relays,
+        nodes,
+        links,
+    }
+}
+
+fn lines(look: &Look) -> Vec<String> {
+    let line = |w: &crate::json::Warning| format!("{} {} {}", w.severity, w.code, w.name);
+    warnings(look).iter().map(line).collect()
+}
+
+#[test]
+fn a_pool_that_is_well_has_none() {
+    let relays = vec![relay("a", RelayState::Ready), relay("b", RelayState::Ready)];
+    let links = vec![link("db", &[&relays[0], &relays[1]], &[])];
+    assert_eq!(
+        lines(&look(relays, vec![node("n", NodeState::Ready)], links)),
+        [""; 0]
+    );
+    assert_eq!(
+        lines(&look(Vec::new(), Vec::new(), Vec::new())),
+        [""; 0],
+        "an empty pool"
+    );
+    let (mut new_relay, mut new_node) = (relay("a", RelayState::Pending), node("n", NodeState::Pending));
+    (new_relay.enrolled_at, new_node.enrolled_at) = (None, None);
+    (new_relay.policy, new_node.policy) = (PolicyView::default(), PolicyView::default());
+    (new_relay.certificate_not_after, new_node.certificate_not_after) = (None, None);
+    assert_eq!(lines(&look(vec![new_relay], vec![new_node], Vec::new())), [""; 0]);
+}
+
+#[test]
+fn each_trouble_is_named_with_what_to_do_most_urgent_first() {
+    let mut ending = relay("b", RelayState::Offline);
+    ending.policy = policy(HOUR / 2);
+    let mut ended = relay("c", RelayState::Offline);
+    ended.policy = policy(Duration::ZERO);
+    ended.certificate_not_after = Some(NOW.minus(HOUR));
+    let relays = vec![relay("a", RelayState::NotReady), ending, ended];
+    let mut old = node("m", NodeState::NotReady);
+    old.certificate_not_after = Some(NOW.plus(DAY));
+    let mut refusing = link("web", &[&relays[0]], &[]);
+    refusing.last_refusal = Some(RefusalView {
+        code: "TARGET_REFUSED",
+        message: "the target refused the connection".to_owned(),
+        at: NOW.minus(HOUR / 60),
+        count: 3,
+    });
+    let links = vec![link("db", &[], &["no relay is ready to carry it"]), refusing];
+    let troubled = look(relays, vec![node("n", NodeState::Offline), old], links);
+    assert_eq!(
+        lines(&troubled),
+        [
+            "critical NO_RELAY_READY ",
+            "critical RELAY_OFFLINE b",
+            "critical RELAY_OFFLINE c",
+            "critical LEASE_ENDED c",
+            "critical CERTIFICATE_ENDING c",
+            "critical NODE_OFFLINE n",
+            "critical LINK_NOT_READY db",
+            "warning RELAY_NOT_READY a",
+            "warning LEASE_ENDING b",
+            "warning NODE_NOT_READY m",
+            "warning CERTIFICATE_ENDING m",
+            "warning LINK_HAS_NO_SPARE web",
+            "warning LINK_REFUSES web",
+        ]
+    );
+    for warning in warnings(&troubled) {
+        assert!(
+            warning.message.ends_with('.') && warning.action.ends_with('.'),
+            "{warning:?}"
+        );
+        assert!(["pool", "relay", "node", "link"].contains(&warning.kind.as_str()));
+        assert_eq!(warning.id.is_empty(), warning.kind == "pool");
+    }
+}
+
+/// What has just begun is not yet a trouble, and what was refused long ago no longer one.
+#[test]
+fn time_is_given_to_what_begins() {
+    let mut young = relay("a", RelayState::NotReady);
+    young.enrolled_at = Some(NOW.minus(Duration::from_secs(5)));
+    let other = relay("b", RelayState::Ready);
+    let mut new = link("db", &[], &["no relay is ready to carry it"]);
+    new.created_at = NOW.minus(Duration::from_secs(5));
+    let mut past = link("web", &[&young, &other], &[]);
+    past.last_refusal = Some(RefusalView {
+        code: "TARGET_REFUSED",
+        message: String::new(),
+        at: NOW.minus(HOUR),
+        count: 1,
+    });
+    let mut look = look(vec![young, other], Vec::new(), vec![new, past]);
+    assert_eq!(lines(&look), [""; 0]);
+    look.relays[0].state = RelayState::Offline;
+    assert_eq!(lines(&look).len(), 1);
+    look.status.uptime = Duration::from_secs(1);
+    assert_eq!(lines(&look), [""; 0], "it has not heard of anybody yet");
+}
