@@ -6,6 +6,7 @@
 //! - [`verified`] makes and checks byte streams of which every offset is known;
 //! - [`Target`] is a server that answers, half-closes, resets, sleeps or never accepts;
 //! - [`Postgres`] is a PostgreSQL server of its own, for one test;
+//! - [`Browser`] is a real browser;
 //! - [`Host`] is a host in a network namespace of its own, [`Wire`] joins two of them with delay,
 //!   jitter, loss, rate and cuts.
 //!
@@ -14,6 +15,7 @@
 //! the process that holds them, which ends when its standard input closes.
 
 pub mod binary;
+pub mod browser;
 pub mod memory;
 pub mod metrics;
 pub mod net;
@@ -25,6 +27,7 @@ pub mod verified;
 pub mod wait;
 pub mod warden;
 
+pub use browser::Browser;
 pub use net::{Host, Weather, Wire};
 pub use pool::{Answer, Pool, PoolBuilder, PoolFile, Rest, Role};
 pub use postgres::Postgres;

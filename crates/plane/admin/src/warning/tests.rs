@@ -1,3 +1,5 @@
+//! Warnings: who gets which, in which order.
+
 use super::warnings;
 use fairlead_control::api::{
     HeadView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, Ref, RefusalView, RelayState,
