@@ -63,6 +63,7 @@ impl Exit {
             ApiCode::InvalidRequest | ApiCode::TooLarge => Self::Usage,
             ApiCode::Unauthenticated
             | ApiCode::Forbidden
+            | ApiCode::CrossSite
             | ApiCode::InUse
             | ApiCode::RelayOfflineRemovalUnsafe
             | ApiCode::RelayNotConnected => Self::Refused,

@@ -220,6 +220,10 @@ function policy({ wanted, applied, refused }) {
   return h("span", { class: "warn" }, behind === null ? `${name}, of an old epoch` : `${name}, ${behind} behind`);
 }
 
+function age({ wanted_at: at }) {
+  return at && ["signed ", when(at)];
+}
+
 function seen(member) {
   if (member.last_seen) return when(member.last_seen);
   return member.enrolled_at ? "now" : "never";
@@ -244,6 +248,7 @@ function relays() {
     ],
     (relay) => facts([
       ["Why it is not ready", relay.state_reason],
+      ["Policy", age(relay.policy)],
       ["Policy refused", relay.policy.refused],
       ["Endpoints placed here", number(relay.endpoints)],
       ["Takes links", relay.capacity ? "yes" : "no"],
@@ -273,7 +278,7 @@ function nodes() {
         two(state(node.state), node.state_reason),
         two(number(node.live_streams), node.memory_bytes > 0 && `${bytes(node.memory_bytes)} memory`),
         two(`${connected.length} of ${node.relays.length} connected`, fastest && `nearest: ${milliseconds(fastest)}`),
-        policy(node.policy),
+        two(policy(node.policy), age(node.policy)),
         two(version(node.version), certificate(node)),
       ];
     },

@@ -78,6 +78,7 @@ impl<'a> Viewer<'a> {
                     epoch: p.epoch.0,
                     revision: p.revision.0,
                 }),
+                wanted_at: self.documents.relays.get(&id).map(|p| p.issued_at),
                 applied: status.and_then(|s| s.applied).map(|a| HeadView {
                     epoch: a.epoch.0,
                     revision: a.revision.0,
@@ -149,6 +150,7 @@ impl<'a> Viewer<'a> {
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
             policy: PolicyView {
                 wanted: self.wanted_node(id),
+                wanted_at: self.documents.nodes.get(&id).map(|p| p.issued_at),
                 applied: status
                     .and_then(|s| s.policy)
                     .map(|(epoch, revision)| HeadView { epoch, revision }),

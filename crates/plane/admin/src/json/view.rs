@@ -51,6 +51,9 @@ impl From<api::HeadView> for PolicyHead {
 pub struct Policy {
     /// What was signed last.
     pub wanted: Option<PolicyHead>,
+    /// When that was signed: the age of the policy.
+    #[serde(default)]
+    pub wanted_at: Option<String>,
     /// What the member reported last.
     pub applied: Option<PolicyHead>,
     /// Why the member refused the last one; empty if it did not.
@@ -63,6 +66,7 @@ impl From<api::PolicyView> for Policy {
     fn from(p: api::PolicyView) -> Self {
         Self {
             wanted: p.wanted.map(Into::into),
+            wanted_at: p.wanted_at.map(time),
             applied: p.applied.map(Into::into),
             refused: p.refused,
             lease_not_after: p.lease_not_after.map(time),

@@ -20,6 +20,7 @@ fn policy(lease_left: Duration) -> PolicyView {
     });
     PolicyView {
         wanted: head,
+        wanted_at: Some(NOW.minus(HOUR)),
         applied: head,
         refused: String::new(),
         lease_not_after: Some(NOW.plus(lease_left)),

@@ -116,6 +116,8 @@ pub struct HeadView {
 pub struct PolicyView {
     /// What was signed last; `None` before the first.
     pub wanted: Option<HeadView>,
+    /// When that was signed: the age of the policy.
+    pub wanted_at: Option<WallTime>,
     /// What the member reported last.
     pub applied: Option<HeadView>,
     /// Why the member refused the last one; empty if it did not.
