@@ -167,7 +167,9 @@ function follow(dialog, kind, issued) {
         h("span", {}, text, done ? h("span", { class: "hidden" }, " (done)") : null, isNext && note ? h("span", { class: "quiet" }, ` – ${note}`) : null));
     }));
     const isPending = !member || member.state === "pending";
-    morph(expiry, isPending ? [h("span", {}, new Date(issued.expires_at) > new Date() ? "The command works until " : "The command has expired: ", when(issued.expires_at))] : []);
+    morph(expiry, isPending ? [new Date(issued.expires_at) > new Date()
+      ? h("span", {}, "The command works for another ", when(issued.expires_at, { bare: true }), ".")
+      : h("span", { class: "bad" }, "The command has expired: close this, and make a new one in the list.")] : []);
     if (member && states.every(([, done]) => done) && !dialog.dataset.done) {
       dialog.dataset.done = "true";
       toast(`${kind === "relay" ? "Relay" : "Node"} ${issued.name} is online.`);

@@ -15,7 +15,7 @@ export function showLogin(root, why, done) {
     "form", { class: "card login", novalidate: true },
     h("div", { class: "brand big" }, mark(), h("span", {}, "Fairlead")),
     h("h1", {}, "Log in"),
-    why && h("p", { class: "note" }, why),
+    why && h("p", { class: "notice" }, why),
     h("label", { for: "token" }, "Admin token"),
     input,
     fault,

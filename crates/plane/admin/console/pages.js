@@ -16,7 +16,7 @@ export const PAGES = {
   relays: { title: "Relays", draw: relays, count: () => troubles("relay") },
   nodes: { title: "Nodes", draw: nodes, count: () => troubles("node") },
   links: { title: "Links", draw: links, count: () => troubles("link") },
-  audit: { title: "Audit log", draw: audit },
+  audit: { title: "Audit", draw: audit },
 };
 
 function troubles(kind) {
@@ -71,7 +71,7 @@ function trouble(warnings) {
   const critical = warnings.filter((warning) => warning.severity === "critical").length;
   const kind = critical > 0 ? "critical" : "warning";
   const title = critical > 0
-    ? `${many(critical, "thing")} ${critical === 1 ? "does" : "do"} not work`
+    ? `${many(critical, "thing")} ${critical === 1 ? "does" : "do"} not work${warnings.length > critical ? `, ${number(warnings.length - critical)} to look at` : ""}`
     : `${many(warnings.length, "thing")} to look at`;
   return h("section", { class: `health ${kind} card`, "data-key": "health", "aria-labelledby": "health" },
     icon(kind),
@@ -241,7 +241,7 @@ function relays() {
       relay.local ? h("span", { class: "tag" }, "local") : null,
       two(state(relay.state), relay.state_reason),
       two(h("code", {}, relay.address), relay.failure_domain),
-      relay.worker ? two(number(relay.worker.live_tunnels), many(relay.worker.hop_sessions, "session")) : "–",
+      relay.worker ? two(number(relay.worker.live_tunnels), relay.state === "offline" ? "when last heard" : many(relay.worker.hop_sessions, "session")) : "–",
       relay.worker ? two(rate(store.rate(relay.id)), `${bytes(relay.worker.memory_bytes)} memory`) : "–",
       two(policy(relay.policy), relay.policy.lease_not_after && ["lease: ", when(relay.policy.lease_not_after, { bare: true }), " left"]),
       two(version(relay.version), certificate(relay)),
