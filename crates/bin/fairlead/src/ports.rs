@@ -89,27 +89,31 @@ const FREE_PORTS: std::ops::Range<u16> = 20_000..32_768;
 /// Tries before the kernel picks one of its own range.
 const FREE_TRIES: usize = 64;
 
-/// A free port of `ip`. Another process may take it before it is used; the one that uses it reports
-/// that.
-pub(crate) fn free(ip: IpAddr, protocol: Protocol) -> Result<SocketAddr, PortError> {
+/// A port of `ip` that is free on all of `protocols`. Another process may take it before it is
+/// used; the one that uses it reports that.
+pub(crate) fn free(ip: IpAddr, protocols: &[Protocol]) -> Result<SocketAddr, PortError> {
+    let free = |address| {
+        protocols
+            .iter()
+            .try_for_each(|protocol| check(address, *protocol))
+    };
     for _ in 0..FREE_TRIES {
         let random = u16::from_le_bytes(fairlead_host::rng::bytes());
         let port = FREE_PORTS.start + random % (FREE_PORTS.end - FREE_PORTS.start);
         let address = SocketAddr::new(ip, port);
-        if check(address, protocol).is_ok() {
+        if free(address).is_ok() {
             return Ok(address);
         }
     }
     let any = SocketAddr::new(ip, 0);
-    match protocol {
-        Protocol::Tcp => TcpListener::bind(any).and_then(|s| s.local_addr()),
-        Protocol::Udp => UdpSocket::bind(any).and_then(|s| s.local_addr()),
-    }
-    .map_err(|error| PortError::Io {
-        address: any,
-        protocol,
-        error,
-    })
+    let address = TcpListener::bind(any)
+        .and_then(|s| s.local_addr())
+        .map_err(|error| PortError::Io {
+            address: any,
+            protocol: Protocol::Tcp,
+            error,
+        })?;
+    free(address).map(|()| address)
 }
 
 /// Who listens on `address`: the socket's inode from /proc/net, its owner from /proc/PID/fd.
@@ -234,9 +238,10 @@ mod tests {
 
     #[test]
     fn a_free_port_can_be_listened_on() {
-        let address = free("127.0.0.2".parse().unwrap(), Protocol::Udp).unwrap();
+        let address = free("127.0.0.2".parse().unwrap(), &[Protocol::Udp, Protocol::Tcp]).unwrap();
         assert_ne!(address.port(), 0);
         check(address, Protocol::Udp).unwrap();
+        check(address, Protocol::Tcp).unwrap();
         let foreign = check("192.0.2.1:80".parse().unwrap(), Protocol::Tcp);
         assert!(matches!(foreign, Err(PortError::Io { .. })));
     }

@@ -120,7 +120,7 @@ pub const WORKER: &[Setting] = &[
         "listen",
         Some("[::]:9443"),
         false,
-        "IP:PORT (UDP) where hop sessions are served (R-GEN-02).",
+        "IP:PORT where hop sessions (UDP) and liveness connections (TCP) are served (R-GEN-02).",
     ),
     METRICS,
     LOG_FORMAT,

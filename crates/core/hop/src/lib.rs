@@ -7,9 +7,10 @@
 //!
 //! Nothing here does I/O, reads a clock or verifies a grant. [`NodeControl`] and [`RelayControl`]
 //! take frames and the time and give frames and events; [`Registry`] decides which session serves
-//! an endpoint. The relay's loop asks `trust` for verdicts and tells the machine.
+//! an endpoint; [`liveness`] decides whether the other end is dead. The relay's loop asks `trust` for verdicts and tells the machine.
 
 pub mod frame;
+pub mod liveness;
 mod node;
 mod registry;
 mod relay;

@@ -14,9 +14,10 @@ use std::time::Duration;
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// How often the daemon pings a quiet relay.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// Silence on the control stream that ends the session. Longer than the carrier's own idle
-/// timeout: this one only catches a relay whose carrier lives and whose session loop does not.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Silence on the control stream that ends the session. Longer than a frozen relay is kept: this
+/// one only catches a relay whose carrier lives and whose session loop does not.
+const SILENCE_MAX: Duration = Duration::from_secs(70);
+const _: () = assert!(SILENCE_MAX.as_millis() > crate::liveness::FROZEN_MAX.as_millis());
 /// For this long a refused registration is tried again soon: its policy may be on the way
 /// (R-POL-10).
 const RETRY_SOON_FOR: Duration = Duration::from_secs(10);
@@ -337,13 +338,7 @@ impl NodeControl {
             State::Established => {}
         }
         if now >= self.ping_due {
-            self.ping_due = now.plus(PING_INTERVAL);
-            self.ping_number = self.ping_number.wrapping_add(1);
-            self.ping_sent = Some((self.ping_number, now));
-            self.outbox.push_back(Frame::Ping(Ping {
-                number: self.ping_number,
-                padding: Bytes::new(),
-            }));
+            self.ping(now);
         }
         for (&endpoint, entry) in &mut self.registrations {
             if let RegistrationState::Refused { retry_at, .. } = entry.state
@@ -360,6 +355,13 @@ impl NodeControl {
         Ok(())
     }
 
+    /// Pings the relay at once: it is doubted (see [`crate::liveness`]).
+    pub fn probe(&mut self, now: MonoTime) {
+        if self.is_established() {
+            self.ping(now);
+        }
+    }
+
     /// Says that the daemon goes away and comes back: the relay keeps its registrations for a
     /// while (R-ADM-03). Send what [`poll_transmit`](Self::poll_transmit) gives, then close.
     pub fn announce_restart(&mut self) {
@@ -374,6 +376,16 @@ impl NodeControl {
             self.state = State::Closed;
             self.outbox.push_back(Frame::Close(code));
         }
+    }
+
+    fn ping(&mut self, now: MonoTime) {
+        self.ping_due = now.plus(PING_INTERVAL);
+        self.ping_number = self.ping_number.wrapping_add(1);
+        self.ping_sent = Some((self.ping_number, now));
+        self.outbox.push_back(Frame::Ping(Ping {
+            number: self.ping_number,
+            padding: Bytes::new(),
+        }));
     }
 
     fn register(&self, endpoint: EndpointId, generation: Generation) -> Register {

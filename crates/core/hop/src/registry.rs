@@ -28,8 +28,9 @@ pub enum RegistryFault {
 /// A registration that came into force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registered<S> {
-    /// The session that served the endpoint before, where it was another one.
-    pub replaced: Option<S>,
+    /// The session that served the endpoint before, where it was another one, and what it had
+    /// registered: it is to be told.
+    pub replaced: Option<(S, Register)>,
 }
 
 /// Who serves an endpoint.
@@ -116,7 +117,14 @@ impl<S: Copy + Ord> Registry<S> {
                 return Err(RegistryFault::Stale);
             }
         }
-        let before = self.remove(register.endpoint);
+        let before = self.remove(register.endpoint).map(|entry| {
+            let held = Register {
+                endpoint: register.endpoint,
+                generation: entry.generation,
+                epoch: entry.epoch,
+            };
+            (entry.session, held)
+        });
         self.endpoints.insert(
             register.endpoint,
             Entry {
@@ -132,7 +140,7 @@ impl<S: Copy + Ord> Registry<S> {
             .or_default()
             .insert(register.endpoint);
         Ok(Registered {
-            replaced: before.filter(|&before| before != session),
+            replaced: before.filter(|(before, _)| *before != session),
         })
     }
 
@@ -154,7 +162,7 @@ impl<S: Copy + Ord> Registry<S> {
         for endpoint in self.sessions.remove(&session).unwrap_or_default() {
             if announced_restart {
                 if let Some(entry) = self.endpoints.get_mut(&endpoint) {
-                    entry.restarting_until = Some(now.plus(RESTART_HOLD));
+                    entry.restarting_until.get_or_insert(now.plus(RESTART_HOLD));
                 }
             } else {
                 self.endpoints.remove(&endpoint);
@@ -208,7 +216,16 @@ impl<S: Copy + Ord> Registry<S> {
         self.endpoints.is_empty()
     }
 
-    fn remove(&mut self, endpoint: EndpointId) -> Option<S> {
+    /// The session's daemon goes away and comes back: nobody is sent to it any more (R-ADM-03).
+    pub fn announce_restart(&mut self, session: S, now: MonoTime) {
+        for endpoint in self.sessions.get(&session).into_iter().flatten() {
+            if let Some(entry) = self.endpoints.get_mut(endpoint) {
+                entry.restarting_until = Some(now.plus(RESTART_HOLD));
+            }
+        }
+    }
+
+    fn remove(&mut self, endpoint: EndpointId) -> Option<Entry<S>> {
         let entry = self.endpoints.remove(&endpoint)?;
         if let Some(held) = self.sessions.get_mut(&entry.session) {
             held.remove(&endpoint);
@@ -216,6 +233,6 @@ impl<S: Copy + Ord> Registry<S> {
                 self.sessions.remove(&entry.session);
             }
         }
-        Some(entry.session)
+        Some(entry)
     }
 }

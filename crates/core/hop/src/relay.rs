@@ -1,7 +1,8 @@
 //! The relay's end of a hop session's control stream.
 
-use crate::frame::{Frame, Hello, HelloOk, Refusal, Register, RegisterRefused};
+use crate::frame::{Frame, Hello, HelloOk, Ping, Refusal, Register, RegisterRefused};
 use crate::{SessionFault, VERSION};
+use bytes::Bytes;
 use fairlead_model::{ProcessBootId, RefusalCode, RelayId};
 use std::collections::VecDeque;
 
@@ -45,6 +46,7 @@ pub struct RelayControl {
     legs_max: u32,
     state: State,
     outbox: VecDeque<Frame>,
+    probes: u64,
 }
 
 impl RelayControl {
@@ -57,6 +59,7 @@ impl RelayControl {
             legs_max,
             state: State::Greeting,
             outbox: VecDeque::new(),
+            probes: 0,
         }
     }
 
@@ -136,6 +139,24 @@ impl RelayControl {
     /// The daemon does not read.
     pub fn drain_notice(&mut self) -> Result<(), SessionFault> {
         self.send(Frame::DrainNotice)
+    }
+
+    /// Pings the daemon at once: it is doubted (see [`crate::liveness`]).
+    ///
+    /// # Errors
+    /// The daemon does not read.
+    pub fn probe(&mut self) -> Result<(), SessionFault> {
+        match self.state {
+            State::Established => {
+                self.probes = self.probes.wrapping_add(1);
+                let ping = Ping {
+                    number: self.probes,
+                    padding: Bytes::new(),
+                };
+                self.send(Frame::Ping(ping))
+            }
+            State::Greeting | State::Closed => Ok(()),
+        }
     }
 
     /// Ends the session; CLOSE is the last frame.

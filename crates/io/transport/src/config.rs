@@ -1,6 +1,8 @@
 //! How a carrier behaves: windows, timers, packet sizes.
 
+use crate::listen::BindError;
 use aws_lc_rs::hmac;
+use fairlead_hop::liveness;
 use quinn::congestion::CubicConfig;
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
@@ -21,11 +23,11 @@ pub struct CarrierConfig {
     /// Legs that the peer may have open at once. Default 8,192: every leg of a node that holds
     /// 2,000 idle tunnels, with room for those of its other links.
     pub legs_max: u32,
-    /// Silence that ends the carrier. Default 10 s: quick enough that a vanished relay is given up
-    /// within the time that people wait, long enough for a stalled process.
+    /// Silence that ends the carrier. Default 60 s: a stopped process keeps its carriers for that
+    /// long (F-06). Who is dead sooner is decided above it ([`fairlead_hop::liveness`]).
     pub idle_timeout: Duration,
     /// How often a quiet end sends something. Default 1 s: a restarted relay answers the first
-    /// such packet with a stateless reset, so that its nodes come back within about a second.
+    /// such packet with a stateless reset.
     pub keep_alive: Duration,
 }
 
@@ -34,8 +36,8 @@ impl Default for CarrierConfig {
         Self {
             leg_window_bytes: 256 * 1024,
             legs_max: 8_192,
-            idle_timeout: Duration::from_secs(10),
-            keep_alive: Duration::from_secs(1),
+            idle_timeout: liveness::FROZEN_MAX,
+            keep_alive: liveness::KEEP_ALIVE,
         }
     }
 }
@@ -57,6 +59,11 @@ const RESET_INTERVAL: Duration = Duration::from_micros(200);
 /// First guess of a round trip, before there is a sample: private networks. It sets how soon an
 /// unanswered first packet is sent again.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+/// Connections that wait to be accepted: a thousand nodes that come at once.
+const TCP_BACKLOG: i32 = 1_024;
+/// Tries to find a port that is free on both protocols. Most are.
+const FREE_TRIES: usize = 32;
 
 impl CarrierConfig {
     pub(crate) fn quic(&self) -> TransportConfig {
@@ -145,4 +152,56 @@ pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// A listening TCP socket on the same terms.
+fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if let SocketAddr::V6(v6) = address {
+        socket.set_only_v6(!v6.ip().is_unspecified())?;
+    }
+    // Connections of a worker that has ended keep the port busy for a minute otherwise. It does not
+    // let two listen at once.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(TCP_BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A relay's port: hop sessions on UDP, liveness connections on the same number of TCP.
+#[derive(Debug)]
+pub struct Sockets {
+    /// For [`Listener::on`](crate::Listener::on).
+    pub udp: std::net::UdpSocket,
+    /// For [`LiveListener::on`](crate::LiveListener::on).
+    pub tcp: std::net::TcpListener,
+}
+
+impl Sockets {
+    /// Binds both. Port 0 picks one that is free on both.
+    ///
+    /// # Errors
+    /// One of them is taken or not of this host.
+    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let mut tries = if address.port() == 0 { FREE_TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            let udp = bind_udp(address).map_err(|source| BindError::Bind { address, source })?;
+            let both = udp
+                .local_addr()
+                .map_err(|source| BindError::Bind { address, source })?;
+            match bind_tcp(both) {
+                Ok(tcp) => return Ok(Self { udp, tcp }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
+                Err(source) => {
+                    return Err(BindError::BindTcp {
+                        address: both,
+                        source,
+                    });
+                }
+            }
+        }
+    }
 }

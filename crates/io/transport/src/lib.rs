@@ -4,24 +4,31 @@
 //! [`Leg`]. [`Dialler`] makes carriers from the daemon's side, [`Listener`] takes them at a relay.
 //! [`tls::MemberTls`] holds a member's certificate and roots, follows renewals, and accepts a peer
 //! only by the exact identity in its certificate. [`pair`] runs the association's TLS between two
-//! daemons over a leg that a relay carries. [`probe()`] tries a relay from outside.
+//! daemons over a leg that a relay carries. A [`LiveConnection`] beside a carrier tells whether the
+//! other end is there at all. [`probe()`] tries a relay from outside.
 //!
 //! This crate moves bytes and checks identities; it decides nothing about who may reach what.
 
 mod carrier;
 pub mod config;
 mod dial;
+mod gate;
 mod leg;
 mod listen;
+mod live;
 pub mod pair;
 mod probe;
 pub mod tls;
 
 pub use carrier::{Carrier, CarrierEnd, CarrierStats};
-pub use config::{CarrierConfig, ResetKey};
+pub use config::{CarrierConfig, ResetKey, Sockets};
 pub use dial::{AttemptError, DialError, Dialler};
+pub use gate::ListenerStats;
 pub use leg::{FrameReadError, FrameWriteError, Leg, LegCode, LegError, LegRecv, LegSend, Written};
-pub use listen::{AcceptError, Arriving, BindError, Listener, ListenerConfig, ListenerStats};
+pub use listen::{AcceptError, Arriving, BindError, Listener, ListenerConfig};
+pub use live::{
+    LiveAcceptError, LiveAnswer, LiveArriving, LiveBinding, LiveConnection, LiveDialError, LiveListener,
+};
 pub use pair::{Accepted, PairError, PairHello, PairSecret, Paired};
 pub use probe::{ProbeError, ProbeReport, probe};
 pub use tls::{MemberTls, TlsError, TlsMaterial};

@@ -6,25 +6,19 @@
 
 use crate::carrier::{Carrier, CarrierEnd, canonical};
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
+use crate::gate::{Admit, Gate, ListenerStats, Place};
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_model::RefusalCode;
 use fairlead_trust::certificate::CertificateError;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls_pki_types::CertificateDer;
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time that a handshake may take (ARCHITECTURE.md, Hop sessions and legs).
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
-const RETRY_FROM: usize = 64;
-/// From this many handshakes of one address on, likewise: otherwise packets with a forged source
-/// would use up an honest node's share.
-const RETRY_FROM_ADDRESS: usize = 4;
 /// Most first packets that wait for [`Listener::accept`].
 const INCOMING_MAX: usize = 1_024;
 /// Most bytes kept of one handshake, and of all, until it is taken: a ClientHello with
@@ -75,6 +69,15 @@ pub enum BindError {
         #[source]
         source: io::Error,
     },
+    /// The same of TCP.
+    #[error("cannot listen on {address}/tcp")]
+    BindTcp {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
     /// The TLS settings do not fit QUIC.
     #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
@@ -98,17 +101,6 @@ pub enum AcceptError {
     /// No certificate came with it.
     #[error("the peer has no certificate")]
     NoCertificate,
-}
-
-/// What a listener has done to peers, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ListenerStats {
-    /// Handshakes in progress.
-    pub pending: usize,
-    /// Peers told to prove their address first.
-    pub retried: u64,
-    /// Peers turned away by a bound.
-    pub refused: u64,
 }
 
 /// A relay's listener. Take arrivals with [`accept`](Self::accept) and finish each in a task of
@@ -135,6 +127,22 @@ impl Listener {
     /// # Errors
     /// The port cannot be had, or TLS cannot be set up.
     pub fn bind(config: ListenerConfig, tls: Arc<MemberTls>) -> Result<Self, BindError> {
+        let socket = bind_udp(config.address).map_err(|source| BindError::Bind {
+            address: config.address,
+            source,
+        })?;
+        Self::on(socket, config, tls)
+    }
+
+    /// Listens on a socket that [`Sockets`](crate::Sockets) has bound. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn on(
+        socket: std::net::UdpSocket,
+        config: ListenerConfig,
+        tls: Arc<MemberTls>,
+    ) -> Result<Self, BindError> {
         let rustls = tls
             .server_config(Peer::AnyMember, fairlead_hop::ALPN)
             .map_err(BindError::Tls)?;
@@ -146,29 +154,24 @@ impl Listener {
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
         let template = server.clone();
-        let bind = |source| BindError::Bind {
-            address: config.address,
-            source,
-        };
-        let socket = bind_udp(config.address).map_err(bind)?;
         let endpoint = quinn::Endpoint::new(
             config.reset_key.endpoint(),
             Some(server),
             socket,
             Arc::new(quinn::TokioRuntime),
         )
-        .map_err(bind)?;
+        .map_err(|source| BindError::Bind {
+            address: config.address,
+            source,
+        })?;
         Ok(Self {
             endpoint,
             template,
             tls,
-            gate: Arc::new(Gate {
-                handshakes_max: config.handshakes_max,
-                per_address_max: AtomicUsize::new(config.handshakes_per_address_max),
-                counts: Mutex::default(),
-                retried: AtomicU64::new(0),
-                refused: AtomicU64::new(0),
-            }),
+            gate: Arc::new(Gate::new(
+                config.handshakes_max,
+                config.handshakes_per_address_max,
+            )),
         })
     }
 
@@ -194,12 +197,10 @@ impl Listener {
                     });
                 }
                 Admit::Retry => {
-                    self.gate.retried.fetch_add(1, Ordering::Relaxed);
                     // Only fails for a peer that has proved its address, which is not asked again.
                     let _ = incoming.retry();
                 }
                 Admit::Refuse => {
-                    self.gate.refused.fetch_add(1, Ordering::Relaxed);
                     incoming.refuse();
                 }
             }
@@ -215,17 +216,13 @@ impl Listener {
 
     /// Changes the bound per address (policy has a setting for it).
     pub fn set_handshakes_per_address_max(&self, max: usize) {
-        self.gate.per_address_max.store(max, Ordering::Relaxed);
+        self.gate.set_per_address_max(max);
     }
 
     /// What it has done to peers.
     #[must_use]
     pub fn stats(&self) -> ListenerStats {
-        ListenerStats {
-            pending: self.gate.lock().total,
-            retried: self.gate.retried.load(Ordering::Relaxed),
-            refused: self.gate.refused.load(Ordering::Relaxed),
-        }
+        self.gate.stats()
     }
 
     /// Takes no more peers and closes every carrier with `code`.
@@ -267,83 +264,5 @@ impl Arriving {
             .ok_or(AcceptError::NoCertificate)?;
         let (peer, _) = identity_of_chain(&chain, self.tls.domain()).map_err(AcceptError::Certificate)?;
         Ok(Carrier::new(connection, peer))
-    }
-}
-
-/// Counts handshakes in progress.
-#[derive(Debug)]
-struct Gate {
-    handshakes_max: usize,
-    per_address_max: AtomicUsize,
-    counts: Mutex<Counts>,
-    retried: AtomicU64,
-    refused: AtomicU64,
-}
-
-/// At most `handshakes_max` entries.
-#[derive(Debug, Default)]
-struct Counts {
-    total: usize,
-    by_address: HashMap<IpAddr, usize>,
-}
-
-enum Admit {
-    Place(Place),
-    Retry,
-    Refuse,
-}
-
-/// One handshake's place; free again when dropped.
-#[derive(Debug)]
-struct Place {
-    gate: Arc<Gate>,
-    address: IpAddr,
-}
-
-impl Gate {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admit(self: &Arc<Self>, from: IpAddr, validated: bool) -> Admit {
-        let address = accountable(from);
-        let mut counts = self.lock();
-        let of_address = counts.by_address.get(&address).copied().unwrap_or(0);
-        if !validated && (counts.total >= RETRY_FROM || of_address >= RETRY_FROM_ADDRESS) {
-            return Admit::Retry;
-        }
-        if counts.total >= self.handshakes_max || of_address >= self.per_address_max.load(Ordering::Relaxed) {
-            return Admit::Refuse;
-        }
-        counts.total += 1;
-        *counts.by_address.entry(address).or_insert(0) += 1;
-        Admit::Place(Place {
-            gate: Arc::clone(self),
-            address,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.gate.lock();
-        counts.total = counts.total.saturating_sub(1);
-        if let Some(count) = counts.by_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.by_address.remove(&self.address);
-            }
-        }
-    }
-}
-
-/// Whom an address stands for: an IPv4 host, or the /64 that one IPv6 site gets.
-fn accountable(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(v4) => IpAddr::V4(v4),
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
     }
 }

@@ -25,6 +25,7 @@ mod grants;
 mod identity;
 mod listen;
 mod live;
+mod liveness;
 mod metrics;
 mod open;
 mod paths;

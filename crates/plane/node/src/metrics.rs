@@ -45,6 +45,23 @@ pub(crate) struct RelayLabel {
     relay: String,
 }
 
+/// Labels: a relay's name and a stable cause.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CauseLabel {
+    relay: String,
+    cause: &'static str,
+}
+
+impl CauseLabel {
+    /// Of this relay.
+    pub(crate) fn of(relay: &impl ToString, cause: &'static str) -> Self {
+        Self {
+            relay: relay.to_string(),
+            cause,
+        }
+    }
+}
+
 /// Labels: which way bytes go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DirectionLabel {
@@ -78,6 +95,9 @@ pub(crate) struct NodeMetrics {
     pub(crate) hop_connected: Family<RelayLabel, Gauge>,
     pub(crate) hop_sessions_opened: Family<RelayLabel, Counter>,
     pub(crate) hop_rtt: Family<RelayLabel, SecondsGauge>,
+    pub(crate) liveness_connected: Family<RelayLabel, Gauge>,
+    pub(crate) liveness_lost: Family<CauseLabel, Counter>,
+    pub(crate) hop_dead: Family<CauseLabel, Counter>,
     pub(crate) associations: Family<RoleLabel, Counter>,
     pub(crate) associations_failed: Family<RoleLabel, Counter>,
     pub(crate) control_connected: Gauge,
@@ -110,6 +130,9 @@ impl NodeMetrics {
             hop_connected: Family::default(),
             hop_sessions_opened: Family::default(),
             hop_rtt: Family::default(),
+            liveness_connected: Family::default(),
+            liveness_lost: Family::default(),
+            hop_dead: Family::default(),
             associations: Family::default(),
             associations_failed: Family::default(),
             control_connected: Gauge::default(),
@@ -207,6 +230,24 @@ impl NodeMetrics {
             &["relay"],
             "Round trip to the relay, measured last",
             m.hop_rtt,
+        );
+        registry.register_by(
+            "liveness_connected",
+            &["relay"],
+            "1 while the liveness connection to the relay stands",
+            m.liveness_connected,
+        );
+        registry.register_by(
+            "liveness_lost",
+            &["relay", "cause"],
+            "Liveness connections lost",
+            m.liveness_lost,
+        );
+        registry.register_by(
+            "hop_dead",
+            &["relay", "cause"],
+            "Hop sessions whose relay was found dead, by how that was known",
+            m.hop_dead,
         );
         registry.register_by("associations", &["role"], "Associations made", m.associations);
         registry.register_by(

@@ -1,5 +1,6 @@
 //! Which relays the daemon reaches at this moment, and what is told about the others.
 
+pub(crate) use fairlead_hop::liveness::Doubt;
 use fairlead_model::{EndpointId, RelayId};
 use fairlead_transport::Carrier;
 use std::collections::BTreeMap;
@@ -16,33 +17,11 @@ pub(crate) struct Session {
     pub(crate) number: u32,
     /// The relay asks that new legs go elsewhere (R-OPS-01).
     pub(crate) draining: bool,
-    /// Whether the relay lives: new legs go to the least doubted.
+    /// How much speaks against the relay: new legs go to the least doubted. Whoever is
+    /// [`Doubt::LivenessLost`] is dead but for the probe that decides within a few round trips:
+    /// streams may attach a second leg elsewhere at once; the verdict is [`Relays::down`], or the
+    /// doubt goes again.
     pub(crate) doubt: Doubt,
-}
-
-/// How much speaks against a relay whose session is still up. The order is the one in which relays
-/// are asked: the doubted last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Doubt {
-    /// It is heard of.
-    None,
-    /// Nothing was heard of it for a while: busy, frozen or cut off. New legs go elsewhere if there
-    /// is an elsewhere, and nothing is torn down.
-    Silent,
-    /// Its liveness connection was lost and nothing was heard since: dead, but for the probe that
-    /// decides within a few round trips. Streams may attach a second leg elsewhere at once; the
-    /// verdict is [`Relays::down`], or the doubt goes again.
-    LivenessLost,
-}
-
-impl Doubt {
-    /// Whether anything speaks against the relay.
-    pub(crate) const fn any(self) -> bool {
-        match self {
-            Self::None => false,
-            Self::Silent | Self::LivenessLost => true,
-        }
-    }
 }
 
 /// How the node reaches one relay (R-PLC-01).

@@ -2,11 +2,13 @@
 //! over incoming legs, and comes back after every end.
 
 use crate::backoff::Backoff;
+use crate::liveness::{Vitals, Watched};
 use crate::metrics::{NodeMetrics, RelayLabel};
 use crate::publisher::Publisher;
-use crate::relays::{Doubt, Relays, Session};
+use crate::relays::{Relays, Session};
 use crate::view::{View, ViewReceiver};
 use fairlead_hop::frame::Frame;
+use fairlead_hop::liveness::{Death, Doubt};
 use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SessionFault};
 use fairlead_host::{Clock, rng};
 use fairlead_model::{BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId};
@@ -34,10 +36,6 @@ const FAREWELL_MAX: Duration = Duration::from_millis(300);
 /// Incoming legs of one session that are not attached yet. Bounds the memory that a relay can ask
 /// for without any consumer's key; 500 simultaneous opens must fit.
 const INCOMING_MAX: usize = 1024;
-/// How often a relay's silence is looked at, and after how many quiet looks it is suspect: 2 s, two
-/// unanswered keep-alives. A suspicion costs nothing but the order in which relays are asked.
-const SILENCE_CHECK_EVERY: Duration = Duration::from_millis(250);
-const SUSPECT_AFTER_TICKS: u32 = 8;
 /// How often a lasting failure to reach a relay is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -65,6 +63,8 @@ enum SessionEnd {
     Dial(#[source] DialError),
     #[error("the session was lost")]
     Lost(#[source] CarrierEnd),
+    #[error("the relay is dead")]
+    Dead(#[source] Death),
     #[error("the control stream ended")]
     ControlEnded,
     #[error("the control stream cannot be read")]
@@ -87,6 +87,7 @@ impl SessionEnd {
             Self::Fault(fault) => fault.code(),
             Self::Dial(_)
             | Self::Lost(_)
+            | Self::Dead(_)
             | Self::ControlEnded
             | Self::Read(_)
             | Self::Write(_)
@@ -199,8 +200,9 @@ async fn one_session(
         Ok(leg) => leg,
         Err(end) => return SessionEnd::Lost(end),
     };
+    let (session, vitals) = (rng::new_id(), Vitals::new());
     let config = NodeControlConfig {
-        session: rng::new_id(),
+        session,
         process_boot: context.process_boot,
         boot: context.boot,
         session_number: number,
@@ -211,14 +213,23 @@ async fn one_session(
         relay,
         number,
         carrier: &carrier,
+        vitals: &vitals,
         leg,
         machine: NodeControl::new(config, context.clock.mono()),
         established,
     };
+    let watched = Watched {
+        context,
+        relay,
+        number,
+        session,
+        carrier: &carrier,
+        vitals: &vitals,
+    };
     let end = tokio::select! {
         end = control.run(view, cancel) => end,
         end = accept(context, relay.relay, &carrier) => end,
-        end = watch_silence(context, relay.relay, number, &carrier) => end,
+        death = watched.watch() => SessionEnd::Dead(death),
         end = carrier.closed() => SessionEnd::Lost(end),
     };
     // Before the carrier goes: streams look for another relay by this, not by their legs' errors.
@@ -245,38 +256,13 @@ async fn accept(context: &SessionContext, relay: RelayId, carrier: &Carrier) -> 
     }
 }
 
-/// Watches whether the relay is heard of: an idle one still answers keep-alives, once a second.
-async fn watch_silence(
-    context: &SessionContext,
-    relay: RelayId,
-    number: u32,
-    carrier: &Carrier,
-) -> SessionEnd {
-    let mut ticks = tokio::time::interval(SILENCE_CHECK_EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut bytes, mut quiet_ticks) = (0, 0);
-    loop {
-        ticks.tick().await;
-        let now = carrier.stats().received_bytes;
-        let was_suspect = quiet_ticks >= SUSPECT_AFTER_TICKS;
-        quiet_ticks = if now == bytes { quiet_ticks + 1 } else { 0 };
-        bytes = now;
-        let suspect = quiet_ticks >= SUSPECT_AFTER_TICKS;
-        if suspect != was_suspect {
-            tracing::debug!(%relay, suspect, "relay's silence");
-            context.relays.mark(relay, number, |s| {
-                s.doubt = if suspect { Doubt::Silent } else { Doubt::None }
-            });
-        }
-    }
-}
-
 /// The control stream of one session.
 struct Control<'a> {
     context: &'a SessionContext,
     relay: &'a NodeRelay,
     number: u32,
     carrier: &'a Carrier,
+    vitals: &'a Vitals,
     leg: Leg,
     machine: NodeControl,
     established: &'a mut bool,
@@ -320,6 +306,7 @@ impl Control<'_> {
                     Ok(()) => self.publish(view),
                     Err(_) => return Ok(SessionEnd::Stopping),
                 },
+                () = self.vitals.probe.notified() => self.machine.probe(self.context.clock.mono()),
                 () = cancel.cancelled() => {
                     self.machine.announce_restart();
                     announced = true;
@@ -367,7 +354,7 @@ impl Control<'_> {
         let (relay, name) = (self.relay.relay, &self.relay.name);
         while let Some(event) = self.machine.poll_event() {
             match event {
-                NodeEvent::Established { .. } => self.up(),
+                NodeEvent::Established { relay_boot, .. } => self.up(relay_boot),
                 NodeEvent::Registered { endpoint, generation } => {
                     tracing::info!(relay = %name, %endpoint, %generation, "registered");
                     self.report_registrations();
@@ -400,8 +387,9 @@ impl Control<'_> {
         None
     }
 
-    fn up(&mut self) {
+    fn up(&mut self, relay_boot: ProcessBootId) {
         *self.established = true;
+        self.vitals.established(relay_boot);
         let label = RelayLabel::of(&self.relay.name);
         self.context.metrics.hop_connected.get_or_create(&label).set(1);
         self.context

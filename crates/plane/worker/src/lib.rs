@@ -14,6 +14,7 @@ mod budget;
 mod control;
 mod grants;
 mod identity;
+mod liveness;
 mod metrics;
 mod open;
 mod policy;
@@ -38,7 +39,7 @@ use fairlead_host::member::{MemberError, MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FileError, FolderLock, LockError, SystemClock};
 use fairlead_model::{Identity, RefusalCode};
 use fairlead_telemetry::{Health, Metrics, Served, chain, metric};
-use fairlead_transport::{BindError, Listener, ListenerConfig, ResetKey};
+use fairlead_transport::{BindError, Listener, ListenerConfig, LiveListener, ResetKey, Sockets, TlsError};
 use fairlead_trust::admission::LeaseState;
 use std::io;
 use std::net::SocketAddr;
@@ -55,7 +56,8 @@ use tracing::{info, warn};
 pub struct WorkerConfig {
     /// The relay's member folder; the worker's own files are in `worker/` inside it.
     pub dir: PathBuf,
-    /// UDP address for hop sessions. Port 0 picks a free one.
+    /// Address for hop sessions (UDP) and liveness connections (TCP). Port 0 picks one that is free
+    /// on both.
     pub listen: SocketAddr,
     /// Address for metrics and health; none without.
     pub metrics: Option<SocketAddr>,
@@ -90,6 +92,9 @@ pub enum WorkerError {
     /// The port cannot be had.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Liveness connections cannot be listened for.
+    #[error("cannot listen for liveness connections")]
+    Live(#[source] TlsError),
     /// The port's own address cannot be read.
     #[error("cannot read the address of the listener")]
     Address(#[source] io::Error),
@@ -143,7 +148,14 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
     let settings = policy.current().settings();
     listener.carrier = relay::carrier_config(&settings);
     listener.handshakes_per_address_max = settings.handshakes_per_address_max as usize;
-    let listener = Listener::bind(listener, Arc::clone(identities.tls()))?;
+    let sockets = Sockets::bind(config.listen)?;
+    let live_listener = LiveListener::on(
+        sockets.tcp,
+        Arc::clone(identities.tls()),
+        listener.handshakes_per_address_max,
+    )
+    .map_err(WorkerError::Live)?;
+    let listener = Listener::on(sockets.udp, listener, Arc::clone(identities.tls()))?;
     let listening = listener.local_address().map_err(WorkerError::Address)?;
     let registry = Metrics::new("worker");
     let metrics = WorkerMetrics::register(&registry);
@@ -152,6 +164,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
         clock,
         policy,
         listener,
+        live_listener,
         metrics,
     }));
     let _ended = relay.ended.clone().drop_guard();
@@ -183,6 +196,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
         relay.ended.clone(),
     )));
     let _arrivals = AbortOnDropHandle::new(relay.tasks.spawn(arrivals(Arc::clone(&relay))));
+    let _live = AbortOnDropHandle::new(relay.tasks.spawn(liveness::arrivals(Arc::clone(&relay))));
     let _keeping = AbortOnDropHandle::new(relay.tasks.spawn(keeping(Arc::clone(&relay))));
     let runtime = own_folder.join("runtime.json");
     fairlead_host::member::write_runtime(
@@ -257,10 +271,11 @@ fn watch_numbers(relay: &Arc<Relay>, registry: &Metrics) {
     registry.on_scrape(move || {
         let Some(relay) = relay.upgrade() else { return };
         let m = &relay.metrics;
-        let handshakes = relay.listener.stats();
-        m.handshakes_pending.set(gauge(handshakes.pending as u64));
+        let (handshakes, live) = (relay.listener.stats(), relay.live_listener.stats());
+        m.handshakes_pending
+            .set(gauge((handshakes.pending + live.pending) as u64));
         metric::set(&m.handshakes_retried, handshakes.retried);
-        metric::set(&m.handshakes_refused, handshakes.refused);
+        metric::set(&m.handshakes_refused, handshakes.refused + live.refused);
         m.live_tunnels.set(gauge(relay.tunnels.len() as u64));
         let (admission, now) = (relay.policy.current(), relay.policy.now());
         m.policy_revision

@@ -1,5 +1,6 @@
 //! What a worker counts (R-UI-03).
 
+use fairlead_hop::liveness::{Death, LostCause};
 use fairlead_model::RefusalCode;
 use fairlead_telemetry::metric::{Counter, Family, Gauge, SecondsGauge};
 use fairlead_telemetry::{Metrics, ProcessUse};
@@ -11,6 +12,8 @@ type ByLabel = Family<Vec<(&'static str, &'static str)>, Counter>;
 pub(crate) struct WorkerMetrics {
     pub(crate) hop_sessions: Gauge,
     pub(crate) hop_sessions_opened: Counter,
+    pub(crate) liveness_connections: Gauge,
+    pub(crate) liveness_refused: Counter,
     pub(crate) live_tunnels: Gauge,
     pub(crate) registrations: Gauge,
     pub(crate) relayed_bytes: Counter,
@@ -26,6 +29,8 @@ pub(crate) struct WorkerMetrics {
     tunnels_closed: ByLabel,
     handshakes_failed: ByLabel,
     registrations_refused: ByLabel,
+    liveness_lost: ByLabel,
+    sessions_dead: ByLabel,
 }
 
 /// Why an OPEN came to nothing although the relay admitted it.
@@ -55,6 +60,11 @@ impl WorkerMetrics {
         let m = Self::default();
         for (name, help, gauge) in [
             ("hop_sessions", "Hop sessions that are up", &m.hop_sessions),
+            (
+                "liveness_connections",
+                "Liveness connections that stand beside hop sessions",
+                &m.liveness_connections,
+            ),
             ("live_tunnels", "Tunnels that carry bytes", &m.live_tunnels),
             (
                 "registrations",
@@ -89,6 +99,11 @@ impl WorkerMetrics {
                 "hop_sessions_opened",
                 "Hop sessions that came up; its rate beyond the nodes that join is the rate of reconnects",
                 &m.hop_sessions_opened,
+            ),
+            (
+                "liveness_refused",
+                "Liveness connections that were refused or came to nothing",
+                &m.liveness_refused,
             ),
             (
                 "relayed_bytes",
@@ -135,6 +150,18 @@ impl WorkerMetrics {
                 &m.handshakes_failed,
             ),
             (
+                "liveness_lost",
+                &["cause"],
+                "Liveness connections lost, by cause",
+                &m.liveness_lost,
+            ),
+            (
+                "sessions_dead",
+                &["cause"],
+                "Hop sessions ended because their node is dead, by how that was known",
+                &m.sessions_dead,
+            ),
+            (
                 "registrations_refused",
                 &["code"],
                 "Registrations refused, by code",
@@ -161,6 +188,14 @@ impl WorkerMetrics {
 
     pub(crate) fn handshake_failed(&self, reason: &'static str) {
         count(&self.handshakes_failed, "reason", reason);
+    }
+
+    pub(crate) fn liveness_lost(&self, cause: LostCause) {
+        count(&self.liveness_lost, "cause", cause.as_str());
+    }
+
+    pub(crate) fn session_dead(&self, death: Death) {
+        count(&self.sessions_dead, "cause", death.as_str());
     }
 
     pub(crate) fn registration_refused(&self, code: RefusalCode) {

@@ -5,14 +5,17 @@ use crate::grants::Grants;
 use crate::metrics::WorkerMetrics;
 use crate::policy::PolicyKeeper;
 use crate::tunnels::Tunnels;
-use fairlead_hop::{Lookup, Register, Registered, Registry, RegistryFault};
+use fairlead_hop::liveness::BindRefusal;
+use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
 use fairlead_host::Clock;
-use fairlead_model::{EndpointId, NodeId, ProcessBootId, RefusalCode, RelayId};
-use fairlead_transport::{Carrier, CarrierConfig, Listener};
+use fairlead_model::{EndpointId, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
+use fairlead_transport::{Carrier, CarrierConfig, Listener, LiveBinding, LiveListener};
 use fairlead_trust::RelaySettings;
 use fairlead_trust::admission::LiveVerdict;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -32,6 +35,7 @@ pub(crate) struct Relay {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: PolicyKeeper,
     pub(crate) listener: Listener,
+    pub(crate) live_listener: LiveListener,
     pub(crate) budget: Arc<Budget>,
     pub(crate) grants: Grants,
     pub(crate) tunnels: Arc<Tunnels>,
@@ -55,9 +59,21 @@ struct Sessions {
 #[derive(Debug)]
 struct Session {
     carrier: Carrier,
-    /// The member's run, once it has greeted.
-    process_boot: Option<ProcessBootId>,
+    /// The session's id and the member's run, once it has greeted.
+    greeted: Option<(SessionId, ProcessBootId)>,
     restarting: bool,
+    to: ToSession,
+    /// Registrations that a newer session has taken over, by endpoint; the member is not told yet.
+    replaced: BTreeMap<EndpointId, Register>,
+}
+
+/// How a session's loops are reached.
+#[derive(Debug, Clone)]
+pub(crate) struct ToSession {
+    /// Liveness connections for it.
+    pub(crate) bindings: mpsc::Sender<LiveBinding>,
+    /// Woken when registrations were taken over.
+    pub(crate) replaced: Arc<Notify>,
 }
 
 /// Where an endpoint is served.
@@ -79,6 +95,7 @@ impl Relay {
             clock: parts.clock,
             policy: parts.policy,
             listener: parts.listener,
+            live_listener: parts.live_listener,
             budget: Arc::default(),
             grants: Grants::default(),
             tunnels: Arc::default(),
@@ -95,7 +112,7 @@ impl Relay {
     }
 
     /// Adds a session; a member's oldest one too many is closed.
-    pub(crate) fn add_session(&self, carrier: &Carrier) -> SessionNumber {
+    pub(crate) fn add_session(&self, carrier: &Carrier, to: ToSession) -> SessionNumber {
         let mut sessions = self.lock();
         sessions.last += 1;
         let number = sessions.last;
@@ -113,8 +130,10 @@ impl Relay {
             number,
             Session {
                 carrier: carrier.clone(),
-                process_boot: None,
+                greeted: None,
                 restarting: false,
+                to,
+                replaced: BTreeMap::new(),
             },
         );
         self.count(&sessions);
@@ -125,17 +144,19 @@ impl Relay {
     /// The member greeted. A daemon holds its folder's lock, so another run of it means that the
     /// earlier one is dead: its sessions are closed at once, and opens that wait for it fail over
     /// instead of waiting for a timeout. One that announced its restart ends by itself.
-    pub(crate) fn greeted(&self, number: SessionNumber, process_boot: ProcessBootId) {
+    pub(crate) fn greeted(&self, number: SessionNumber, hello: &Hello) {
         let mut sessions = self.lock();
         let Some(session) = sessions.live.get_mut(&number) else {
             return;
         };
-        session.process_boot = Some(process_boot);
+        session.greeted = Some((hello.session, hello.process_boot));
         let peer = session.carrier.peer();
         let dead = sessions.live.range(..number).filter(|(_, earlier)| {
             earlier.carrier.peer() == peer
                 && !earlier.restarting
-                && earlier.process_boot.is_some_and(|boot| boot != process_boot)
+                && earlier
+                    .greeted
+                    .is_some_and(|(_, boot)| boot != hello.process_boot)
         });
         for (_, earlier) in dead {
             info!(%peer, "a new run of the member: the earlier run's session is closed");
@@ -145,9 +166,42 @@ impl Relay {
 
     /// The member of the session announced a restart (R-ADM-03).
     pub(crate) fn announce_restart(&self, number: SessionNumber) {
-        if let Some(session) = self.lock().live.get_mut(&number) {
+        let mut sessions = self.lock();
+        if let Some(session) = sessions.live.get_mut(&number) {
             session.restarting = true;
+            info!(peer = %session.carrier.peer(), "the member restarts: its registrations are kept");
         }
+        sessions.registry.announce_restart(number, self.clock.mono());
+    }
+
+    /// Hands a liveness connection to the session that it names; back, if there is none of this
+    /// member, or it has one on its way already.
+    pub(crate) fn bind_live(&self, binding: LiveBinding) -> Result<(), (LiveBinding, BindRefusal)> {
+        let sessions = self.lock();
+        let session = sessions.live.values().find(|session| {
+            session.carrier.peer() == binding.peer
+                && session.greeted.is_some_and(|(id, _)| id == binding.session)
+        });
+        match session {
+            None => Err((binding, BindRefusal::NoSession)),
+            Some(session) => session
+                .to
+                .bindings
+                .try_send(binding)
+                .map_err(|error| match error {
+                    TrySendError::Full(binding) => (binding, BindRefusal::Busy),
+                    TrySendError::Closed(binding) => (binding, BindRefusal::NoSession),
+                }),
+        }
+    }
+
+    /// Registrations of the session that a newer one has taken over since the last call.
+    pub(crate) fn take_replaced(&self, number: SessionNumber) -> BTreeMap<EndpointId, Register> {
+        let mut sessions = self.lock();
+        let session = sessions.live.get_mut(&number);
+        session
+            .map(|s| std::mem::take(&mut s.replaced))
+            .unwrap_or_default()
     }
 
     /// Removes a session and what it registered.
@@ -163,17 +217,24 @@ impl Relay {
         self.count(&sessions);
     }
 
-    /// Registers an endpoint for a session whose node policy allows it.
+    /// Registers an endpoint for a session whose node policy allows it. A session that served it
+    /// before is told, so that its member knows; should it outlive the newer one, it tries again.
     pub(crate) fn register(
         &self,
         number: SessionNumber,
         node: NodeId,
         register: Register,
-    ) -> Result<Registered<SessionNumber>, RegistryFault> {
+    ) -> Result<(), RegistryFault> {
         let mut sessions = self.lock();
-        let registered = sessions.registry.register(number, node, register);
+        let registered = sessions.registry.register(number, node, register)?;
+        if let Some((before, held)) = registered.replaced
+            && let Some(before) = sessions.live.get_mut(&before)
+        {
+            before.replaced.insert(held.endpoint, held);
+            before.to.replaced.notify_one();
+        }
         self.count(&sessions);
-        registered
+        Ok(())
     }
 
     /// A goodbye to one endpoint.
@@ -224,6 +285,8 @@ impl Relay {
         let settings = policy.settings();
         self.listener
             .set_handshakes_per_address_max(settings.handshakes_per_address_max as usize);
+        self.live_listener
+            .set_handshakes_per_address_max(settings.handshakes_per_address_max as usize);
         self.listener.set_carrier(&carrier_config(&settings));
     }
 
@@ -269,5 +332,6 @@ pub(crate) struct RelayParts {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: PolicyKeeper,
     pub(crate) listener: Listener,
+    pub(crate) live_listener: LiveListener,
     pub(crate) metrics: WorkerMetrics,
 }

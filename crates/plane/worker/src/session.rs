@@ -1,13 +1,14 @@
 //! One hop session: its control stream, and the legs that its member opens.
 
-use crate::open;
-use crate::relay::{Relay, SessionNumber, streams_max};
+use crate::relay::{Relay, SessionNumber, ToSession, streams_max};
+use crate::{liveness, open};
 use fairlead_hop::{Frame, Refusal, Register, RelayControl, RelayEvent};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_telemetry::chain;
 use fairlead_transport::{AcceptError, Arriving, Carrier, FrameReadError, FrameWriteError, Leg};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{Instrument, debug, info, info_span};
 
@@ -16,6 +17,8 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for one frame to be taken by the member. Frames are small and the member's window is not:
 /// one that takes none for this long does not read its control stream.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Liveness connections of one session that wait to be taken over. A node makes one at a time.
+const BINDINGS_MAX: usize = 1;
 /// How long a member of the installation that policy does not name may stay: its policy may be on
 /// the way, as for a grant (R-POL-10).
 const UNLISTED_MAX: Duration = Duration::from_secs(10);
@@ -31,6 +34,8 @@ enum SessionEnd {
     Carrier(#[source] fairlead_transport::CarrierEnd),
     #[error("the control stream ended")]
     ControlEnded,
+    #[error("the member is dead")]
+    Dead(#[source] fairlead_hop::liveness::Death),
     #[error("no greeting within {} s", HELLO_DEADLINE.as_secs())]
     NoHello,
     #[error("the control stream failed")]
@@ -49,7 +54,7 @@ impl SessionEnd {
     /// What the member is told.
     fn code(&self) -> RefusalCode {
         match self {
-            Self::Closed(_) | Self::Stopped | Self::Carrier(_) => RefusalCode::ShuttingDown,
+            Self::Closed(_) | Self::Stopped | Self::Carrier(_) | Self::Dead(_) => RefusalCode::ShuttingDown,
             Self::Policy(code) => *code,
             Self::Fault(fault) => fault.code(),
             Self::ControlEnded | Self::NoHello | Self::Read(_) | Self::Write(_) | Self::NotReading => {
@@ -79,10 +84,17 @@ pub(crate) async fn serve(relay: Arc<Relay>, arriving: Arriving) {
 }
 
 async fn session(relay: Arc<Relay>, carrier: Carrier) {
-    let number = relay.add_session(&carrier);
+    let (sender, bindings) = mpsc::channel(BINDINGS_MAX);
+    let wakes = Wakes::default();
+    let to = ToSession {
+        bindings: sender,
+        replaced: Arc::clone(&wakes.replaced),
+    };
+    let number = relay.add_session(&carrier, to);
     info!(remote = %carrier.remote_address(), "hop session up");
     let end = tokio::select! {
-        end = control(&relay, &carrier, number) => end,
+        end = control(&relay, &carrier, number, &wakes) => end,
+        death = liveness::watch(&relay, &carrier, bindings, &wakes.probe) => SessionEnd::Dead(death),
         end = carrier.closed() => SessionEnd::Carrier(end),
         () = relay.ended.cancelled() => SessionEnd::Stopped,
     };
@@ -91,7 +103,16 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
     info!(reason = %chain(&end), "hop session ended");
 }
 
-async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber) -> SessionEnd {
+/// What wakes the control stream's loop besides its frames.
+#[derive(Debug, Default)]
+struct Wakes {
+    /// The member is doubted: ping it.
+    probe: Notify,
+    /// Registrations were taken over.
+    replaced: Arc<Notify>,
+}
+
+async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber, wakes: &Wakes) -> SessionEnd {
     let mut leg = match timeout(HELLO_DEADLINE, carrier.accept_leg()).await {
         Err(_) => return SessionEnd::NoHello,
         Ok(Err(end)) => return SessionEnd::Carrier(end),
@@ -116,7 +137,7 @@ async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber) -
     // Two loops in one task: a control stream that is not read must not keep legs waiting, and
     // neither loop does anything heavy.
     tokio::select! {
-        end = control_loop(relay, carrier, number, leg, machine) => end,
+        end = control_loop(relay, carrier, number, leg, machine, wakes) => end,
         end = leg_loop(relay, carrier) => end,
     }
 }
@@ -142,6 +163,7 @@ async fn control_loop(
     number: SessionNumber,
     mut leg: Leg,
     mut machine: RelayControl,
+    wakes: &Wakes,
 ) -> SessionEnd {
     let mut changes = relay.policy.changes();
     let mut leave_at = unlisted(relay, carrier).map(|_| Instant::now() + UNLISTED_MAX);
@@ -162,6 +184,14 @@ async fn control_loop(
             () = at(leave_at) => match unlisted(relay, carrier) {
                 Some(code) => Err(SessionEnd::Policy(code)),
                 None => { leave_at = None; Ok(()) }
+            },
+            () = wakes.probe.notified() => match machine.probe() {
+                Ok(()) => flush(&mut leg, &mut machine).await,
+                Err(fault) => Err(SessionEnd::Fault(fault)),
+            },
+            () = wakes.replaced.notified() => match tell_replaced(relay, number, &mut machine) {
+                Ok(()) => flush(&mut leg, &mut machine).await,
+                Err(fault) => Err(SessionEnd::Fault(fault)),
             },
             () = relay.stopping.cancelled(), if !told_to_drain => {
                 told_to_drain = true;
@@ -218,7 +248,7 @@ async fn step(
             debug!(software = hello.software, "hello");
             // Each probe of a relay is a run of its own, and none ends another.
             if matches!(carrier.peer(), Identity::Node(_)) {
-                relay.greeted(number, hello.process_boot);
+                relay.greeted(number, &hello);
             }
         }
         Some(RelayEvent::Register(register)) => {
@@ -229,6 +259,19 @@ async fn step(
         Some(RelayEvent::Closed(code)) => return Err(SessionEnd::Closed(code)),
     }
     flush(leg, machine).await
+}
+
+/// Tells the member of registrations that a newer session has taken over (R-ADM-04).
+fn tell_replaced(
+    relay: &Relay,
+    number: SessionNumber,
+    machine: &mut RelayControl,
+) -> Result<(), fairlead_hop::SessionFault> {
+    for (endpoint, register) in relay.take_replaced(number) {
+        debug!(%endpoint, "a newer session has taken the registration over");
+        machine.refuse(register, Refusal::from(RefusalCode::RegistrationMismatch))?;
+    }
+    Ok(())
 }
 
 fn answer_registration(
@@ -266,7 +309,7 @@ fn admit_registration(
         .current()
         .registration_verdict(node, register.endpoint, register.generation)?;
     match relay.register(number, node, register) {
-        Ok(_) => Ok(()),
+        Ok(()) => Ok(()),
         Err(fairlead_hop::RegistryFault::Stale | fairlead_hop::RegistryFault::OtherNode) => {
             Err(RefusalCode::RegistrationMismatch)
         }

@@ -77,7 +77,7 @@ pub struct Worker {
     /// Shared flags; `--dir` is the relay's folder, the worker keeps its state in `worker/` there.
     #[command(flatten)]
     pub daemon: Daemon,
-    /// Where to listen for hop sessions (UDP) [default: [::]:9443]
+    /// Where to listen for hop sessions (UDP) and liveness connections (TCP) [default: [::]:9443]
     #[arg(long, value_name = "IP:PORT")]
     pub listen: Option<String>,
 }

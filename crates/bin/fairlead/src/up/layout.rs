@@ -147,14 +147,14 @@ impl Addresses {
         let mut addresses = match &before {
             Some(before) => before.clone(),
             None => Self {
-                control: choose(plan.ports, loopback(1), CONTROL_PORT, Protocol::Tcp)?,
+                control: choose(plan.ports, loopback(1), CONTROL_PORT, &[Protocol::Tcp])?,
                 relays: BTreeMap::new(),
-                demo_listen: choose(plan.ports, loopback(1), DEMO_PORT, Protocol::Tcp)?,
+                demo_listen: choose(plan.ports, loopback(1), DEMO_PORT, &[Protocol::Tcp])?,
             },
         };
         for (name, host) in plan.relay_names().into_iter().zip(1u8..) {
             if let Entry::Vacant(place) = addresses.relays.entry(name) {
-                place.insert(choose(plan.ports, loopback(host), RELAY_PORT, Protocol::Udp)?);
+                place.insert(choose(plan.ports, loopback(host), RELAY_PORT, &RELAY_PROTOCOLS)?);
             }
         }
         if before.as_ref() != Some(&addresses) {
@@ -181,7 +181,8 @@ impl Addresses {
     pub(super) fn check_free(&self, plan: &Plan) -> Result<(), UpError> {
         let mut wanted = vec![(self.control, Protocol::Tcp)];
         for name in plan.relay_names() {
-            wanted.push((self.relay(&name)?, Protocol::Udp));
+            let address = self.relay(&name)?;
+            wanted.extend(RELAY_PROTOCOLS.map(|protocol| (address, protocol)));
         }
         // Later it may have been removed, and its address be another's.
         if plan.demo || (plan.links.is_empty() && !Layout::new(&plan.dir).is_settled()) {
@@ -200,15 +201,18 @@ impl Addresses {
     }
 }
 
+/// What a relay's port carries: hop sessions, and liveness connections beside them.
+const RELAY_PROTOCOLS: [Protocol; 2] = [Protocol::Udp, Protocol::Tcp];
+
 /// 127.0.0.N: all of 127/8 is this machine's on Linux.
 fn loopback(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, host))
 }
 
-fn choose(ports: Ports, ip: IpAddr, fixed: u16, protocol: Protocol) -> Result<SocketAddr, PortError> {
+fn choose(ports: Ports, ip: IpAddr, fixed: u16, protocols: &[Protocol]) -> Result<SocketAddr, PortError> {
     match ports {
         Ports::Fixed => Ok(SocketAddr::new(ip, fixed)),
-        Ports::Auto => ports::free(ip, protocol),
+        Ports::Auto => ports::free(ip, protocols),
     }
 }
 

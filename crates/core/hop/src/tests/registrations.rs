@@ -40,7 +40,7 @@ fn a_late_goodbye_never_removes_a_newer_registration() {
     let mut registry = Registry::default();
     registry.register(1, node(1), register(1, 1, 10)).unwrap();
     let again = registry.register(2, node(1), register(1, 1, 11)).unwrap();
-    assert_eq!(again.replaced, Some(1));
+    assert_eq!(again.replaced, Some((1, register(1, 1, 10))));
     assert!(!registry.unregister(1, register(1, 1, 10)));
     registry.session_ended(1, false, at(0));
     assert_eq!(serves(&registry, 1, at(0)), Some(2));

@@ -1,0 +1,206 @@
+//! The relay's side.
+
+use super::{LiveConnection, set_up};
+use crate::carrier::canonical;
+use crate::gate::{Admit, Gate, ListenerStats, Place};
+use crate::listen::HANDSHAKE_DEADLINE;
+use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
+use fairlead_hop::liveness::{ALPN, BindRefusal, LiveMessage, MESSAGE_LEN, MessageFault};
+use fairlead_model::{Identity, ProcessBootId, SessionId};
+use rustls_pki_types::CertificateDer;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsStream};
+
+/// Most handshakes at once, and from one address: as of QUIC's listener.
+const HANDSHAKES_MAX: usize = 2_048;
+/// How long a refusal may take to leave.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+
+/// Takes liveness connections. Finish each arrival in a task of its own.
+#[derive(Debug)]
+pub struct LiveListener {
+    socket: TcpListener,
+    config: Arc<rustls::ServerConfig>,
+    tls: Arc<MemberTls>,
+    gate: Arc<Gate>,
+}
+
+/// A peer that has connected and passed the bounds.
+#[derive(Debug)]
+pub struct LiveArriving {
+    tcp: TcpStream,
+    remote: SocketAddr,
+    config: Arc<rustls::ServerConfig>,
+    tls: Arc<MemberTls>,
+    place: Place,
+}
+
+/// A peer that has proved who it is and named its session; not answered yet.
+#[derive(Debug)]
+pub struct LiveBinding {
+    /// Who it is.
+    pub peer: Identity,
+    /// The hop session that it names.
+    pub session: SessionId,
+    tls: Box<TlsStream<TcpStream>>,
+    _place: Place,
+}
+
+/// Why an arrival came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveAcceptError {
+    /// It took longer than the deadline.
+    #[error("no complete handshake within {} s", HANDSHAKE_DEADLINE.as_secs())]
+    Deadline,
+    /// It failed.
+    #[error("the handshake failed")]
+    Failed(#[source] io::Error),
+    /// The certificate names nobody, or there is none, or the protocol is another.
+    #[error("the peer is no member, or speaks another protocol")]
+    NoMember,
+    /// The first message names no session.
+    #[error(transparent)]
+    Message(#[from] MessageFault),
+}
+
+impl LiveListener {
+    /// Listens on a socket that [`Sockets`](crate::Sockets) has bound. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, or the runtime does not take the socket.
+    pub fn on(
+        socket: std::net::TcpListener,
+        tls: Arc<MemberTls>,
+        per_address_max: usize,
+    ) -> Result<Self, TlsError> {
+        let config = tls.server_config(Peer::AnyMember, ALPN)?;
+        let general = |error: io::Error| TlsError::Setup(rustls::Error::General(error.to_string()));
+        Ok(Self {
+            socket: TcpListener::from_std(socket).map_err(general)?,
+            config: Arc::new(config),
+            tls,
+            gate: Arc::new(Gate::new(HANDSHAKES_MAX, per_address_max)),
+        })
+    }
+
+    /// The next peer that passes the bounds; one that does not is cut off. Cancel-safe.
+    ///
+    /// # Errors
+    /// The system gives no connection at this moment: it has no descriptor left, say. Call again
+    /// after a while.
+    pub async fn accept(&self) -> io::Result<LiveArriving> {
+        loop {
+            let (tcp, remote) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
+                // The peer's business: it left before it was taken.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            // It has answered a SYN-ACK: its address is its own.
+            if let Admit::Place(place) = self.gate.admit(remote.ip(), true) {
+                return Ok(LiveArriving {
+                    tcp,
+                    remote: canonical(remote),
+                    config: Arc::clone(&self.config),
+                    tls: Arc::clone(&self.tls),
+                    place,
+                });
+            }
+        }
+    }
+
+    /// Changes the bound per address (policy has a setting for it).
+    pub fn set_handshakes_per_address_max(&self, max: usize) {
+        self.gate.set_per_address_max(max);
+    }
+
+    /// What it has done to peers.
+    #[must_use]
+    pub fn stats(&self) -> ListenerStats {
+        self.gate.stats()
+    }
+}
+
+impl LiveArriving {
+    /// Where the peer is.
+    #[must_use]
+    pub const fn remote_address(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Completes the handshake and reads which session it is for, within 10 s.
+    ///
+    /// # Errors
+    /// The peer was too slow, or is nobody of this installation.
+    pub async fn finish(self) -> Result<LiveBinding, LiveAcceptError> {
+        set_up(&self.tcp).map_err(LiveAcceptError::Failed)?;
+        let (tcp, member, place) = (self.tcp, self.tls, self.place);
+        let acceptor = TlsAcceptor::from(self.config);
+        // Boxed before it is held: a TLS session is large.
+        let binding = Box::pin(async move {
+            let mut tls = acceptor.accept(tcp).await.map_err(LiveAcceptError::Failed)?;
+            let session = tls.get_ref().1;
+            let chain: &[CertificateDer<'_>] =
+                session.peer_certificates().ok_or(LiveAcceptError::NoMember)?;
+            let (peer, _) =
+                identity_of_chain(chain, member.domain()).map_err(|_| LiveAcceptError::NoMember)?;
+            if session.alpn_protocol() != Some(ALPN) {
+                return Err(LiveAcceptError::NoMember);
+            }
+            let mut message = [0; MESSAGE_LEN];
+            tls.read_exact(&mut message)
+                .await
+                .map_err(LiveAcceptError::Failed)?;
+            match LiveMessage::decode(&message)? {
+                LiveMessage::Bind(session) => Ok(LiveBinding {
+                    peer,
+                    session,
+                    tls: Box::new(tls.into()),
+                    _place: place,
+                }),
+                LiveMessage::Bound(_)
+                | LiveMessage::Refused(..)
+                | LiveMessage::Ping(_)
+                | LiveMessage::Pong(_) => Err(MessageFault { kind: message[0] }.into()),
+            }
+        });
+        timeout(HANDSHAKE_DEADLINE, binding)
+            .await
+            .unwrap_or(Err(LiveAcceptError::Deadline))
+    }
+}
+
+impl LiveBinding {
+    /// Answers that the session is held by this run. The answer leaves with the first
+    /// [`LiveConnection::pings`].
+    #[must_use]
+    pub fn bind(self, boot: ProcessBootId) -> LiveConnection {
+        let mut connection = LiveConnection::new(self.tls);
+        connection.queue(LiveMessage::Bound(boot));
+        connection
+    }
+
+    /// Answers that it is not, and ends the connection.
+    pub async fn refuse(mut self, why: BindRefusal, boot: ProcessBootId) {
+        let answer = LiveMessage::Refused(why, boot).encode();
+        // A peer that does not take it is refused all the same.
+        let _ = timeout(REFUSAL_MAX, async {
+            self.tls.write_all(&answer).await?;
+            self.tls.shutdown().await
+        })
+        .await;
+    }
+}

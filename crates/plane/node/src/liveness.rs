@@ -1,0 +1,208 @@
+//! Whether the relay of a hop session lives: the liveness connection beside it, and QUIC's silence
+//! (R-ADM-02). What is decided is the machine's ([`fairlead_hop::liveness`]); this loop makes
+//! connections, counts datagrams, and tells [`Relays`](crate::relays::Relays) of each doubt.
+
+use crate::metrics::{CauseLabel, RelayLabel};
+use crate::session::SessionContext;
+use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness};
+use fairlead_model::{Identity, ProcessBootId, SessionId};
+use fairlead_telemetry::chain;
+use fairlead_transport::{Carrier, LiveAnswer, LiveConnection, LiveDialError};
+use fairlead_trust::NodeRelay;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+/// What the session tells its watch, and hears of it.
+#[derive(Debug)]
+pub(crate) struct Vitals {
+    /// The relay worker's run, once it has greeted.
+    established: watch::Sender<Option<ProcessBootId>>,
+    /// Woken when the relay is doubted: the control stream's loop pings it.
+    pub(crate) probe: Notify,
+}
+
+impl Vitals {
+    /// Of a session that is not established.
+    pub(crate) fn new() -> Self {
+        Self {
+            established: watch::Sender::new(None),
+            probe: Notify::new(),
+        }
+    }
+
+    /// The relay greeted.
+    pub(crate) fn established(&self, relay_boot: ProcessBootId) {
+        self.established.send_replace(Some(relay_boot));
+    }
+}
+
+/// One session, as its watch sees it.
+pub(crate) struct Watched<'a> {
+    pub(crate) context: &'a SessionContext,
+    pub(crate) relay: &'a NodeRelay,
+    /// Which session of this daemon.
+    pub(crate) number: u32,
+    /// Which session for the relay.
+    pub(crate) session: SessionId,
+    pub(crate) carrier: &'a Carrier,
+    pub(crate) vitals: &'a Vitals,
+}
+
+type Attempt<'a> = Pin<Box<dyn Future<Output = Result<LiveAnswer, LiveDialError>> + Send + 'a>>;
+
+enum Event {
+    Answer(Result<LiveAnswer, LiveDialError>),
+    Pings(Result<u32, LostCause>),
+    Timeout,
+}
+
+impl<'a> Watched<'a> {
+    /// Watches until the relay is dead.
+    pub(crate) async fn watch(self) -> Death {
+        let mut established = self.vitals.established.subscribe();
+        let boot = match established.wait_for(Option::is_some).await.map(|boot| *boot) {
+            Ok(Some(boot)) => boot,
+            // The session is over.
+            Ok(None) | Err(_) => return std::future::pending().await,
+        };
+        let clock = &self.context.clock;
+        let mut machine = NodeLiveness::new(boot, self.carrier.stats().received_bytes, clock.mono());
+        let mut attempt: Option<Attempt<'a>> = None;
+        let mut standing = Standing::new(&self);
+        let mut doubt = Doubt::None;
+        loop {
+            while let Some(action) = machine.poll_action() {
+                match action {
+                    NodeAction::Probe => self.vitals.probe.notify_one(),
+                    NodeAction::Connect(limit) => attempt = Some(self.attempt(limit)),
+                    NodeAction::OnlyQuic => {
+                        tracing::warn!(relay = %self.relay.name, address = %self.carrier.remote_address(), "no liveness connection to the relay over TCP: a relay that dies is noticed later");
+                    }
+                    NodeAction::Dead(death) => {
+                        self.count_death(death);
+                        return death;
+                    }
+                }
+            }
+            let now = clock.mono();
+            self.tell(&mut doubt, machine.doubt(now));
+            let wake = machine.poll_timeout(now).map(|at| Instant::now() + at.since(now));
+            let event = tokio::select! {
+                answer = finish(&mut attempt) => Event::Answer(answer),
+                pings = standing.pings() => Event::Pings(pings),
+                () = sleep_until(wake) => Event::Timeout,
+            };
+            let (now, stats) = (clock.mono(), self.carrier.stats());
+            machine.datagrams(stats.received_bytes, stats.rtt, now);
+            match event {
+                Event::Answer(answer) => {
+                    attempt = None;
+                    match answer {
+                        Ok(LiveAnswer::Bound(connection, boot)) => {
+                            tracing::debug!(relay = %self.relay.name, "liveness connection up");
+                            standing.set(Some(connection));
+                            machine.bound(boot);
+                        }
+                        Ok(LiveAnswer::Refused(why, boot)) => {
+                            tracing::debug!(relay = %self.relay.name, ?why, "liveness connection refused");
+                            machine.refused(why, boot, now);
+                        }
+                        Err(error) => {
+                            let failure = error.failure();
+                            tracing::debug!(relay = %self.relay.name, failure = failure.as_str(), error = chain(&error), "no liveness connection");
+                            machine.attempt_failed(failure, now);
+                        }
+                    }
+                }
+                Event::Pings(Ok(unanswered)) => machine.pings(unanswered),
+                Event::Pings(Err(cause)) => {
+                    standing.set(None);
+                    self.count_lost(cause);
+                    machine.lost(cause, now);
+                }
+                Event::Timeout => machine.handle_timeout(now),
+            }
+        }
+    }
+
+    fn attempt(&self, limit: Duration) -> Attempt<'a> {
+        Box::pin(self.context.dialler.dial_live(
+            self.carrier.remote_address(),
+            Identity::Relay(self.relay.relay),
+            self.session,
+            limit,
+        ))
+    }
+
+    fn tell(&self, told: &mut Doubt, doubt: Doubt) {
+        if std::mem::replace(told, doubt) != doubt {
+            tracing::debug!(relay = %self.relay.name, ?doubt, "doubt of the relay");
+            self.context
+                .relays
+                .mark(self.relay.relay, self.number, |s| s.doubt = doubt);
+        }
+    }
+
+    fn count_lost(&self, cause: LostCause) {
+        tracing::info!(relay = %self.relay.name, cause = cause.as_str(), "liveness connection lost");
+        let label = CauseLabel::of(&self.relay.name, cause.as_str());
+        self.context.metrics.liveness_lost.get_or_create(&label).inc();
+    }
+
+    fn count_death(&self, death: Death) {
+        let label = CauseLabel::of(&self.relay.name, death.as_str());
+        self.context.metrics.hop_dead.get_or_create(&label).inc();
+    }
+}
+
+/// The session's liveness connection, if it has one; counted.
+struct Standing<'w, 'a> {
+    watched: &'w Watched<'a>,
+    connection: Option<LiveConnection>,
+}
+
+impl<'w, 'a> Standing<'w, 'a> {
+    const fn new(watched: &'w Watched<'a>) -> Self {
+        Self {
+            watched,
+            connection: None,
+        }
+    }
+
+    fn set(&mut self, connection: Option<LiveConnection>) {
+        let label = RelayLabel::of(&self.watched.relay.name);
+        let up = i64::from(connection.is_some());
+        let gauge = &self.watched.context.metrics.liveness_connected;
+        gauge.get_or_create(&label).set(up);
+        self.connection = connection;
+    }
+
+    async fn pings(&mut self) -> Result<u32, LostCause> {
+        match &mut self.connection {
+            Some(connection) => connection.pings().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Standing<'_, '_> {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+async fn finish(attempt: &mut Option<Attempt<'_>>) -> Result<LiveAnswer, LiveDialError> {
+    match attempt {
+        Some(attempt) => attempt.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
