@@ -5,6 +5,8 @@ mod arrows;
 mod bench;
 mod fuzz;
 mod needs;
+mod release;
+mod soak;
 mod source;
 mod spec;
 mod steps;
@@ -41,6 +43,8 @@ enum Command {
     Fuzz(fuzz::FuzzArguments),
     /// Measures Fairlead beside what users would pick instead.
     Bench(bench::BenchArgs),
+    /// Runs for long under faults, and holds what it saw against limits.
+    Soak(soak::SoakArgs),
 }
 
 fn main() -> ExitCode {
@@ -61,5 +65,6 @@ fn run(command: &Command) -> Result<()> {
         Command::Spec(arguments) => spec::run(arguments),
         Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Soak(arguments) => soak::run(arguments),
     }
 }

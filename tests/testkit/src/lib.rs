@@ -8,7 +8,9 @@
 //! - [`Postgres`] is a PostgreSQL server of its own, for one test;
 //! - [`Browser`] is a real browser;
 //! - [`Host`] is a host in a network namespace of its own, [`Wire`] joins two of them with delay,
-//!   jitter, loss, rate and cuts.
+//!   jitter, loss, rate and cuts;
+//! - [`Estate`] is a pool whose every member is on such a host; [`Ends`] and [`PingPong`] hold both
+//!   ends of a stream.
 //!
 //! Cleaning up never depends on a destructor: what outlives a thread (processes, folders) is held by
 //! a [`Warden`], which acts when the test's process is gone, however it went; namespaces end with
@@ -16,9 +18,12 @@
 
 pub mod binary;
 pub mod browser;
+pub mod ends;
+pub mod estate;
 pub mod memory;
 pub mod metrics;
 pub mod net;
+pub mod ping_pong;
 pub mod pool;
 pub mod postgres;
 pub mod process;
@@ -28,8 +33,11 @@ pub mod wait;
 pub mod warden;
 
 pub use browser::Browser;
+pub use ends::Ends;
+pub use estate::Estate;
 pub use net::{Host, Weather, Wire};
+pub use ping_pong::PingPong;
 pub use pool::{Answer, Pool, PoolBuilder, PoolFile, Rest, Role};
-pub use postgres::Postgres;
+pub use postgres::{Postgres, Workload};
 pub use target::Target;
 pub use warden::Warden;

@@ -1,5 +1,6 @@
 //! Metrics of a daemon in Prometheus' text form.
 
+use crate::Host;
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -25,14 +26,27 @@ impl Scrape {
             .with_context(|| format!("{url}: no answer"))?
     }
 
+    /// Reads the URL on a host of its own.
+    ///
+    /// # Errors
+    /// As [`Scrape::of`].
+    pub async fn of_host(host: &Host, url: &str) -> Result<Self> {
+        let address = host_and_path(url)?.0.parse()?;
+        tokio::time::timeout(SCRAPE_LIMIT, Self::on(host.connect(address)?, url))
+            .await
+            .with_context(|| format!("{url} of {}: no answer", host.name()))?
+    }
+
     async fn fetch(url: &str) -> Result<Self> {
-        let rest = url
-            .strip_prefix("http://")
-            .with_context(|| format!("`{url}` is no http URL"))?;
-        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let mut stream = TcpStream::connect(host)
+        let (host, _) = host_and_path(url)?;
+        let stream = TcpStream::connect(host)
             .await
             .with_context(|| format!("connect {host}"))?;
+        Self::on(stream, url).await
+    }
+
+    async fn on(mut stream: TcpStream, url: &str) -> Result<Self> {
+        let (host, path) = host_and_path(url)?;
         let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut text = String::new();
@@ -81,6 +95,13 @@ impl Scrape {
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+fn host_and_path(url: &str) -> Result<(&str, &str)> {
+    let rest = url
+        .strip_prefix("http://")
+        .with_context(|| format!("`{url}` is no http URL"))?;
+    Ok(rest.split_once('/').unwrap_or((rest, "")))
 }
 
 #[cfg(test)]

@@ -135,6 +135,29 @@ pub fn start_time(pid: u32) -> Result<u64> {
     Ok(stat(pid)?.get(19).context("short stat")?.parse()?)
 }
 
+/// For how long the process has run, to a tick (10 ms).
+///
+/// # Errors
+/// When there is no such process.
+pub fn age(pid: u32) -> Result<Duration> {
+    let uptime = std::fs::read_to_string("/proc/uptime")?;
+    let uptime: f64 = uptime.split(' ').next().context("no uptime")?.parse()?;
+    let started = start_time(pid)? as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Ok(Duration::from_secs_f64((uptime - started).max(0.0)))
+}
+
+/// How many threads a process has.
+///
+/// # Errors
+/// When there is no such process.
+pub fn threads(pid: u32) -> Result<usize> {
+    stat(pid)?
+        .get(17)
+        .context("short stat")?
+        .parse()
+        .context("threads")
+}
+
 /// The processes whose command line contains `text`, this one left out.
 #[must_use]
 pub fn with_argument(text: &str) -> Vec<u32> {
@@ -202,5 +225,6 @@ mod tests {
         assert!(alive(pid) && descriptors(pid).unwrap() >= 3);
         assert!(resident_bytes(pid).unwrap() > 100_000 && start_time(pid).unwrap() > 0);
         cpu_time(pid).unwrap();
+        assert!(age(pid).unwrap() < Duration::from_secs(3600) && threads(pid).unwrap() >= 1);
     }
 }

@@ -45,11 +45,15 @@ impl Table {
     /// As a Markdown table, with Fairlead held against the reference.
     pub(super) fn to_text(&self) -> String {
         let column = |name: &str| self.subjects.iter().position(|s| *s == name);
-        let ratio = column("fairlead").zip(column("quinn"));
+        let reference = match column(super::against::BEFORE) {
+            Some(_) => super::against::BEFORE,
+            None => "quinn",
+        };
+        let ratio = column("fairlead").zip(column(reference));
         let mut text = format!("| | unit | {} |", self.subjects.join(" | "));
         let mut rule = format!("|---|---|{}", "---|".repeat(self.subjects.len()));
         if ratio.is_some() {
-            text.push_str(" fairlead / quinn |");
+            let _ = write!(text, " fairlead / {reference} |");
             rule.push_str("---|");
         }
         let _ = write!(text, "\n{rule}");
@@ -76,6 +80,20 @@ impl Table {
         text
     }
 
+    /// Of each measure: its name, its unit, and the values of two subjects.
+    pub(super) fn pairs<'a>(
+        &'a self,
+        one: &str,
+        other: &str,
+    ) -> impl Iterator<Item = (&'a str, &'static str, &'a [f64], &'a [f64])> {
+        let place = |name: &str| self.subjects.iter().position(|s| *s == name);
+        let (one, other) = (place(one), place(other));
+        self.rows.iter().filter_map(move |row| {
+            let values = |place: Option<usize>| row.values.get(place?).map(Vec::as_slice);
+            Some((row.name.as_str(), row.unit, values(one)?, values(other)?))
+        })
+    }
+
     /// Each measure with its unit, and each subject's median and rounds.
     pub(super) fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
@@ -93,7 +111,7 @@ impl Table {
     }
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_testkit::target::{self, Behaviour};
-use fairlead_testkit::{Pool, Target, verified};
+use fairlead_testkit::{Ends, Pool, Role, Target, verified};
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -157,5 +157,101 @@ async fn an_applications_reset_and_close_reach_the_target() -> Result<()> {
             "round {round}: {outcome:?}"
         );
     }
+    Ok(())
+}
+
+/// F-01, R-STR-02: the carrying worker is killed between the question's end and the answer: the answer
+/// and its end arrive whole, from either side, without a timer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_close_outlives_its_relay() -> Result<()> {
+    let ends = Ends::listen().await?;
+    let pool = Pool::builder()
+        .relays(2)
+        .to("ends", &ends.address())?
+        .start()
+        .await?;
+    for consumer_asks in [true, false, true] {
+        let (near, far) = ends.open(pool.listen("ends")?).await?;
+        let (mut asks, mut answers) = if consumer_asks { (near, far) } else { (far, near) };
+        let question = async {
+            verified::send(&mut asks, 11, MIB).await?;
+            asks.shutdown().await?;
+            anyhow::Ok(())
+        };
+        tokio::try_join!(question, verified::receive_to_end(&mut answers, 11, MIB))?;
+        kill_the_carrier(&pool).await?;
+        let answer = async {
+            verified::send(&mut answers, 12, MIB).await?;
+            answers.shutdown().await?;
+            anyhow::Ok(())
+        };
+        let both = async { tokio::try_join!(answer, verified::receive_to_end(&mut asks, 12, MIB)) };
+        tokio::time::timeout(LIMIT, both)
+            .await
+            .with_context(|| format!("the consumer asks: {consumer_asks}"))??;
+    }
+    Ok(())
+}
+
+/// F-02: the target has sent all and reset or closed, the reader has not read, and the carrying worker
+/// dies: a reset is an error after what could be had, a close loses nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_outlives_its_relay() -> Result<()> {
+    let ends = Ends::listen().await?;
+    let pool = Pool::builder()
+        .relays(2)
+        .to("ends", &ends.address())?
+        .start()
+        .await?;
+    // More than sockets take, so that bytes and the end behind them are still on their way.
+    const LEN: u64 = 8 * MIB;
+    for resets in [true, false] {
+        let (mut near, mut far) = ends.open(pool.listen("ends")?).await?;
+        let sending = tokio::spawn(async move {
+            verified::send(&mut far, 13, LEN).await?;
+            if resets {
+                target::reset_on_close(&far)?;
+            }
+            anyhow::Ok(())
+        });
+        let first = verified::receive(&mut near, 13, MIB).await?;
+        ensure!(first.bytes == MIB);
+        kill_the_carrier(&pool).await?;
+        let mut offset = MIB;
+        let mut piece = vec![0; 64 * 1024];
+        let end = async {
+            loop {
+                match near.read(&mut piece).await {
+                    Ok(0) => return Ok(None),
+                    Ok(read) => {
+                        let expected = verified::Pattern::new(13).bytes(offset, read);
+                        ensure!(piece.get(..read) == Some(&expected[..]), "wrong at {offset}");
+                        offset += read as u64;
+                    }
+                    Err(error) => return Ok(Some(error)),
+                }
+            }
+        };
+        let end = tokio::time::timeout(LIMIT, end).await??;
+        sending.await??;
+        match end {
+            Some(error) => ensure!(resets && error.kind() == ErrorKind::ConnectionReset, "{error}"),
+            None => ensure!(!resets && offset == LEN, "a clean end after {offset} bytes"),
+        }
+    }
+    Ok(())
+}
+
+/// Kills the worker that holds the most tunnels: the stream's, where only one is open.
+async fn kill_the_carrier(pool: &Pool) -> Result<()> {
+    let mut most = (String::new(), -1.0);
+    for relay in pool.file()?.relays {
+        let tunnels = pool.relay_count(&relay.name, "fairlead_live_tunnels").await?;
+        if tunnels > most.1 {
+            most = (relay.name, tunnels);
+        }
+    }
+    let old = pool.kill9(Role::Worker(&most.0))?;
+    pool.back(Role::Worker(&most.0), old).await?;
     Ok(())
 }

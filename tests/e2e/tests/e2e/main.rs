@@ -2,9 +2,11 @@
 
 mod addresses;
 mod bulk;
+mod busy;
 mod cli;
 mod control_gone;
 mod database;
+mod database_faults;
 mod endings;
 mod enrolment;
 mod hosts;
@@ -12,9 +14,11 @@ mod http;
 mod input;
 mod kills;
 mod many;
+mod restarts;
 mod revoke;
 mod secrecy;
 mod slow_reader;
+mod storm;
 mod survival;
 mod target_errors;
 mod up;

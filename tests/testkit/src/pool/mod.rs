@@ -3,10 +3,12 @@
 mod cli;
 mod file;
 mod rest;
+mod traffic;
 
 pub use cli::{Answer, run};
 pub use file::{ControlEntry, LinkEntry, NodeEntry, PoolFile, RelayEntry};
 pub use rest::Rest;
+pub use traffic::Kills;
 
 use crate::{Warden, binary, process, wait};
 use anyhow::{Context, Result, bail};
@@ -45,6 +47,7 @@ pub struct PoolBuilder {
     auto_ports: bool,
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
+    program: Option<PathBuf>,
 }
 
 impl Default for PoolBuilder {
@@ -55,6 +58,7 @@ impl Default for PoolBuilder {
             auto_ports: true,
             environment: Vec::new(),
             arguments: Vec::new(),
+            program: None,
         }
     }
 }
@@ -112,6 +116,13 @@ impl PoolBuilder {
         self
     }
 
+    /// Another build than the one under test.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Self {
+        self.program = Some(program.to_owned());
+        self
+    }
+
     /// Starts the pool and returns when `pool.json` says that it is ready.
     ///
     /// # Errors
@@ -147,7 +158,10 @@ impl PoolBuilder {
             .create(true)
             .append(true)
             .open(dir.join("up.out"))?;
-        let mut command = Command::new(binary::fairlead()?);
+        let mut command = match &self.program {
+            Some(program) => Command::new(program),
+            None => Command::new(binary::fairlead()?),
+        };
         command
             .arg("up")
             .arg("--dir")

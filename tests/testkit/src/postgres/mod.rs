@@ -1,5 +1,9 @@
 //! A PostgreSQL server of its own for one test: a fresh cluster, a free port, gone afterwards.
 
+mod workload;
+
+pub use workload::{Ended, Workload};
+
 use crate::{Warden, wait};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
