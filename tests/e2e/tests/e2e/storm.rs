@@ -129,7 +129,9 @@ async fn alone_a_thousand_live_streams_leave_a_killed_relay_without_a_storm() ->
     let sessions = async || -> Result<f64> {
         let mut sum = 0.0;
         for node in ["alpha", "beta"] {
-            sum += pool.node_count(node, "fairlead_hop_sessions_total").await?;
+            sum += pool
+                .node_count(node, "fairlead_hop_sessions_opened_total")
+                .await?;
         }
         Ok(sum)
     };

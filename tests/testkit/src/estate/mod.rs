@@ -87,10 +87,12 @@ impl Estate {
             member("alpha".into(), ALPHA_WIRE)?,
             member("beta".into(), BETA_WIRE)?,
         );
-        let (to_alpha, to_beta) = (alpha.wire.device(), beta.wire.device());
-        centre.nft(&format!(
-            "table inet estate {{ chain forward {{ type filter hook forward priority 0; \
-             iifname {to_alpha} oifname {to_beta} drop; iifname {to_beta} oifname {to_alpha} drop; }} }}"
+        let (from, to) = (ALPHA_WIRE, BETA_WIRE);
+        centre.ip(&format!(
+            "rule add from 10.{from}.0.0/24 to 10.{to}.0.0/24 unreachable"
+        ))?;
+        centre.ip(&format!(
+            "rule add from 10.{to}.0.0/24 to 10.{from}.0.0/24 unreachable"
         ))?;
         let relays = (0..relays)
             .map(|n| member(format!("relay-{}", n + 1), RELAY_WIRE + n))
