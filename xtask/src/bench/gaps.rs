@@ -27,6 +27,9 @@ const PLANNED_WATCH: Duration = Duration::from_millis(700);
 /// Arguments of `cargo xtask bench gaps`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GapsArgs {
+    /// A short run, of whatever build, that shows that everything works; its figures mean nothing.
+    #[arg(long)]
+    smoke: bool,
     /// Rounds of each cell.
     #[arg(long, default_value_t = 50)]
     rounds: usize,
@@ -76,7 +79,7 @@ struct Cell {
 
 /// Measures and prints the table.
 pub(super) fn run(arguments: &GapsArgs) -> Result<()> {
-    if release::again()? {
+    if !arguments.smoke && release::again()? {
         return Ok(());
     }
     let wanted = |event: &Event| arguments.only.is_empty() || arguments.only.contains(event);
@@ -89,18 +92,22 @@ pub(super) fn run(arguments: &GapsArgs) -> Result<()> {
         .enable_all()
         .build()?;
     let start = Instant::now();
+    let (rounds, delays) = match arguments.smoke {
+        true => (2, vec![0]),
+        false => (arguments.rounds, arguments.delay_ms.clone()),
+    };
     let mut cells = Vec::new();
     if !shared.is_empty() {
-        cells.extend(runtime.block_on(with_others(arguments, &shared))?);
+        cells.extend(runtime.block_on(with_others(rounds, &delays, &shared))?);
     }
     if !alone.is_empty() {
-        cells.extend(runtime.block_on(without_others(arguments))?);
+        cells.extend(runtime.block_on(without_others(rounds, &delays))?);
     }
     eprintln!("gaps: {:.0} s in all", start.elapsed().as_secs_f64());
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&to_json(&cells))?);
     } else {
-        println!("{}", to_text(&cells, &arguments.delay_ms));
+        println!("{}", to_text(&cells, &delays));
     }
     Ok(())
 }
@@ -185,15 +192,15 @@ impl Ground {
     }
 }
 
-async fn with_others(arguments: &GapsArgs, events: &[Event]) -> Result<Vec<Cell>> {
+async fn with_others(rounds: usize, delays: &[u64], events: &[Event]) -> Result<Vec<Cell>> {
     let ground = Ground::build(RELAYS).await?;
     let mut cells = Vec::new();
-    for &delay_ms in &arguments.delay_ms {
+    for &delay_ms in delays {
         ground.set_delay(delay_ms).await?;
         for &event in events {
             let start = Instant::now();
             let mut gaps = Vec::new();
-            for round in 0..arguments.rounds {
+            for round in 0..rounds {
                 let gap = ground.round(event).await;
                 gaps.push(gap.with_context(|| format!("{}, {delay_ms} ms, round {round}", event.name()))?);
             }
@@ -203,19 +210,19 @@ async fn with_others(arguments: &GapsArgs, events: &[Event]) -> Result<Vec<Cell>
     Ok(cells)
 }
 
-async fn without_others(arguments: &GapsArgs) -> Result<Vec<Cell>> {
+async fn without_others(rounds: usize, delays: &[u64]) -> Result<Vec<Cell>> {
     let mut grounds = Vec::new();
     for _ in 0..ALONE {
         grounds.push(Ground::build(1).await?);
     }
     let mut cells = Vec::new();
-    for &delay_ms in &arguments.delay_ms {
+    for &delay_ms in delays {
         for ground in &grounds {
             ground.set_delay(delay_ms).await?;
         }
         let start = Instant::now();
         let mut gaps = Vec::new();
-        for (round, ground) in (0..arguments.rounds).zip(grounds.iter().cycle()) {
+        for (round, ground) in (0..rounds).zip(grounds.iter().cycle()) {
             let gap = ground.round(Event::Only).await;
             gaps.push(gap.with_context(|| format!("only relay, {delay_ms} ms, round {round}"))?);
         }

@@ -22,11 +22,16 @@ const AHEAD_MAX: u64 = 32 << 20;
 /// Resident memory of any one daemon: about 10 MiB and a few windows.
 const RESIDENT_MAX: u64 = 128 << 20;
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
+/// GiB each way of a smoke run.
+const SMOKE_GIB: f64 = 0.1;
 const SHOW_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of `cargo xtask soak kills`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KillsArgs {
+    /// A short run, of whatever build, that shows that everything works; its figures mean nothing.
+    #[arg(long)]
+    pub(super) smoke: bool,
     /// GiB each way.
     #[arg(long, default_value_t = 5.0)]
     gib: f64,
@@ -55,7 +60,8 @@ struct Most {
 }
 
 pub(super) async fn run(arguments: &KillsArgs) -> Result<()> {
-    let len = (arguments.gib * f64::from(1 << 30)) as u64;
+    let gib = if arguments.smoke { SMOKE_GIB } else { arguments.gib };
+    let len = (gib * f64::from(1 << 30)) as u64;
     let ends = Ends::listen().await?;
     let pool = Pool::builder()
         .relays(arguments.relays)

@@ -25,7 +25,11 @@ enum Soak {
 
 /// Runs one of them.
 pub(crate) fn run(arguments: &SoakArgs) -> Result<()> {
-    if release::again()? {
+    let smoke = match &arguments.what {
+        Soak::Kills(arguments) => arguments.smoke,
+        Soak::Short(arguments) => arguments.smoke,
+    };
+    if !smoke && release::again()? {
         return Ok(());
     }
     fairlead_testkit::process::raise_own_descriptors()?;

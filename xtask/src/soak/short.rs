@@ -15,6 +15,8 @@ use tokio::task::JoinSet;
 const WORKERS: u64 = 32;
 /// Tunnels before the first look: pools, caches and allocators have what they keep.
 const WARM_UP: u64 = 5_000;
+/// Tunnels of a smoke run, and of its warm-up.
+const SMOKE_TUNNELS: u64 = 1_000;
 /// After the warm-up and before the first look, for what ends later.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Until all is back.
@@ -34,6 +36,9 @@ const SHOW_EVERY: Duration = Duration::from_secs(10);
 /// Arguments of `cargo xtask soak short`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShortArgs {
+    /// A short run, of whatever build, that shows that everything works; its figures mean nothing.
+    #[arg(long)]
+    pub(super) smoke: bool,
     /// How many tunnels in all.
     #[arg(long, default_value_t = 200_000)]
     tunnels: u64,
@@ -50,25 +55,29 @@ pub(super) async fn run(arguments: &ShortArgs) -> Result<()> {
         .start()
         .await?;
     let link = pool.listen("short")?;
-    let every = Duration::from_secs_f64(arguments.minutes * 60.0 / arguments.tunnels.max(1) as f64);
-    println!("warming up: {WARM_UP} tunnels");
-    tunnels(link, WARM_UP, every).await?;
+    let (count, minutes, warm_up) = match arguments.smoke {
+        true => (SMOKE_TUNNELS, 0.0, SMOKE_TUNNELS),
+        false => (arguments.tunnels, arguments.minutes, WARM_UP),
+    };
+    let every = Duration::from_secs_f64(minutes * 60.0 / count.max(1) as f64);
+    println!("warming up: {warm_up} tunnels");
+    tunnels(link, warm_up, every).await?;
     tokio::time::sleep(SETTLE).await;
     let subjects = watch::subjects(&pool)?;
-    let before = usages(&subjects).await?;
+    let before = usages(&subjects)?;
     let start = Instant::now();
-    let longest = tunnels(link, arguments.tunnels, every).await?;
+    let longest = tunnels(link, count, every).await?;
     let took = start.elapsed();
-    let at_end = usages(&subjects).await?;
+    let at_end = usages(&subjects)?;
     println!(
         "{} tunnels in {:.0} s ({:.0} a second), the longest took {longest:?}",
-        arguments.tunnels,
+        count,
         took.as_secs_f64(),
-        arguments.tunnels as f64 / took.as_secs_f64()
+        count as f64 / took.as_secs_f64()
     );
     let ended = Instant::now();
     let (after, left) = loop {
-        let after = usages(&subjects).await?;
+        let after = usages(&subjects)?;
         let left = not_back(&subjects, &before, &after);
         if left.is_empty() || ended.elapsed() > BACK_WITHIN {
             break (after, left);
@@ -91,12 +100,9 @@ pub(super) async fn run(arguments: &ShortArgs) -> Result<()> {
     Ok(())
 }
 
-async fn usages(subjects: &[Subject]) -> Result<Vec<Usage>> {
-    let mut all = Vec::new();
-    for subject in subjects {
-        all.push(subject.usage().await.with_context(|| subject.name.clone())?);
-    }
-    Ok(all)
+fn usages(subjects: &[Subject]) -> Result<Vec<Usage>> {
+    let usage = |subject: &Subject| subject.usage().with_context(|| subject.name.clone());
+    subjects.iter().map(usage).collect()
 }
 
 /// What is more than 5 % above where it was.

@@ -1,7 +1,6 @@
 //! What every process of a pool uses, over time.
 
 use anyhow::Result;
-use fairlead_testkit::metrics::Scrape;
 use fairlead_testkit::{Pool, process};
 use std::fmt::Write as _;
 
@@ -10,7 +9,7 @@ use std::fmt::Write as _;
 pub(super) struct Usage {
     pub(super) resident: u64,
     pub(super) descriptors: usize,
-    /// The runtime's tasks where the process tells, else its threads.
+    /// Threads: the runtime's tasks are not told.
     pub(super) tasks: usize,
 }
 
@@ -19,32 +18,22 @@ pub(super) struct Usage {
 pub(super) struct Subject {
     pub(super) name: String,
     pub(super) pid: u32,
-    metrics: Option<String>,
 }
 
 /// Every process of the pool as it is at this moment.
 pub(super) fn subjects(pool: &Pool) -> Result<Vec<Subject>> {
     let file = pool.file()?;
-    let subject = |name: String, pid, metrics: Option<&String>| Subject {
-        name,
-        pid,
-        metrics: metrics.cloned(),
-    };
+    let subject = |name: String, pid| Subject { name, pid };
     let mut all = vec![
-        subject("up".into(), pool.up_pid(), None),
-        subject("control".into(), file.control.pid, Some(&file.control.metrics)),
+        subject("up".into(), pool.up_pid()),
+        subject("control".into(), file.control.pid),
     ];
     for relay in &file.relays {
         all.push(subject(
             format!("supervisor {}", relay.name),
             relay.supervisor_pid,
-            None,
         ));
-        all.push(subject(
-            format!("worker {}", relay.name),
-            relay.worker_pid,
-            Some(&relay.metrics),
-        ));
+        all.push(subject(format!("worker {}", relay.name), relay.worker_pid));
     }
     for node in &file.nodes {
         all.push(subject(
@@ -57,18 +46,11 @@ pub(super) fn subjects(pool: &Pool) -> Result<Vec<Subject>> {
 }
 
 impl Subject {
-    pub(super) async fn usage(&self) -> Result<Usage> {
-        let told = match &self.metrics {
-            Some(url) => Scrape::of(url).await?.sum("fairlead_tasks_alive", &[]),
-            None => None,
-        };
+    pub(super) fn usage(&self) -> Result<Usage> {
         Ok(Usage {
             resident: process::resident_bytes(self.pid)?,
             descriptors: process::descriptors(self.pid)?,
-            tasks: match told {
-                Some(tasks) => tasks as usize,
-                None => process::threads(self.pid)?,
-            },
+            tasks: process::threads(self.pid)?,
         })
     }
 }
@@ -102,7 +84,6 @@ pub(super) fn subjects_of_test(names: &[&str]) -> Vec<Subject> {
     let subject = |name: &&str| Subject {
         name: (*name).to_owned(),
         pid: 0,
-        metrics: None,
     };
     names.iter().map(subject).collect()
 }

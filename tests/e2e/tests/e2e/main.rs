@@ -2,7 +2,6 @@
 
 mod addresses;
 mod bulk;
-mod busy;
 mod cli;
 mod control_gone;
 mod database;
