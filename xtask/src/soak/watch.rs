@@ -36,11 +36,7 @@ pub(super) fn subjects(pool: &Pool) -> Result<Vec<Subject>> {
         all.push(subject(format!("worker {}", relay.name), relay.worker_pid));
     }
     for node in &file.nodes {
-        all.push(subject(
-            format!("node {}", node.name),
-            node.pid,
-            Some(&node.metrics),
-        ));
+        all.push(subject(format!("node {}", node.name), node.pid));
     }
     Ok(all)
 }
