@@ -8,6 +8,9 @@ use std::process::Command;
 /// The layers from the ground up. A crate uses layers before its own only.
 const LAYERS: [&str; 5] = ["base", "core", "io", "plane", "bin"];
 
+/// The last layer of crates without clock, randomness, sockets and tasks.
+const PURE_LAST: usize = 1;
+
 /// Crates that may use one of their own row.
 const EXCEPTIONS: [(&str, &str); 1] = [
     // The admin surface is served over the control plane's service object.
@@ -187,6 +190,8 @@ fn check(packages: &[Package]) -> Vec<String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Row {
     Layer(usize),
+    /// The simulator: it uses the pure rows, and no crate uses it.
+    OverCores,
     Outside,
 }
 
@@ -194,6 +199,7 @@ fn row(package: &Package) -> Option<Row> {
     let folders: Vec<&str> = package.manifest_path.rsplit('/').collect();
     match folders.as_slice() {
         ["Cargo.toml", _, layer, "crates", ..] => LAYERS.iter().position(|l| l == layer).map(Row::Layer),
+        ["Cargo.toml", "sim", "tests", ..] => Some(Row::OverCores),
         ["Cargo.toml", "xtask" | "testkit" | "e2e", ..] => Some(Row::Outside),
         _ => None,
     }
@@ -207,7 +213,8 @@ fn arrow(from: &Package, row_of: Row, to: &Package, tests_only: bool) -> Option<
         (Row::Layer(above), Some(Row::Layer(below))) => {
             below < above || EXCEPTIONS.contains(&pair) || (tests_only && TEST_EXCEPTIONS.contains(&pair))
         }
-        (Row::Outside, _) | (Row::Layer(_), _) => false,
+        (Row::OverCores, Some(Row::Layer(below))) => below <= PURE_LAST,
+        (Row::OverCores | Row::Outside | Row::Layer(_), _) => false,
     };
     (!allowed).then(|| {
         format!(
@@ -231,7 +238,7 @@ fn foreign(package: &Package, row: Row, dependency: &Dependency) -> Option<Strin
             allowed.join(", ")
         ));
     }
-    let pure = layer <= 1;
+    let pure = layer <= PURE_LAST;
     (pure && IMPURE.contains(&dependency.name.as_str()))
         .then(|| format!("`{}` is pure and uses `{}`", package.name, dependency.name))
 }
@@ -329,6 +336,17 @@ mod tests {
         let mut down = good.to_vec();
         down.push(package("crates/core/hop", "fairlead-hop", &["fairlead-trust"]));
         assert!(faults(&down).contains("`fairlead-hop` uses `fairlead-trust`"));
+        let mut simulator = good.to_vec();
+        simulator.push(package(
+            "tests/sim",
+            "fairlead-sim",
+            &["fairlead-trust", "fastrand"],
+        ));
+        assert_eq!(faults(&simulator), "");
+        simulator.push(package("crates/io/host", "fairlead-host", &["fairlead-sim"]));
+        simulator.push(package("tests/sim", "fairlead-sim", &["fairlead-control"]));
+        assert!(faults(&simulator).contains("`fairlead-host` uses `fairlead-sim`"));
+        assert!(faults(&simulator).contains("`fairlead-sim` uses `fairlead-control`"));
         let mut product = good.to_vec();
         product.push(package("xtask", "xtask", &["fairlead-model"]));
         assert!(faults(&product).contains("`xtask` uses `fairlead-model`"));

@@ -6,6 +6,7 @@ mod bench;
 mod fuzz;
 mod needs;
 mod release;
+mod sim;
 mod soak;
 mod source;
 mod spec;
@@ -41,6 +42,8 @@ enum Command {
     Spec(spec::SpecArguments),
     /// Runs the fuzz targets.
     Fuzz(fuzz::FuzzArguments),
+    /// Simulates the pure cores, seed by seed, over all cores; `--seed` replays one.
+    Sim(sim::SimArguments),
     /// Measures Fairlead beside what users would pick instead.
     Bench(bench::BenchArgs),
     /// Runs for long under faults, and holds what it saw against limits.
@@ -64,6 +67,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Tidy => tidy::run(),
         Command::Spec(arguments) => spec::run(arguments),
         Command::Fuzz(arguments) => fuzz::run(arguments),
+        Command::Sim(arguments) => sim::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Soak(arguments) => soak::run(arguments),
     }

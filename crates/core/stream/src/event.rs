@@ -16,7 +16,8 @@ pub enum Event {
         epoch: LegEpoch,
         /// The signed grant, as the peer sent it.
         grant: Bytes,
-        /// Whether it is the stream's first: the target is not dialled yet.
+        /// Whether it is the stream's first: the target is not dialled yet. Give verdicts in the
+        /// order of the events.
         first: bool,
     },
     /// Dialler: the acceptor accepted the leg.

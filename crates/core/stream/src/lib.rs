@@ -10,8 +10,8 @@
 //!   record rules of TLS 1.3; [`frame`] is what stands inside a record.
 //! - Sent bytes are kept as plaintext by offset until the far daemon acknowledged them, and sealed
 //!   anew on the next leg, so no nonce can repeat.
-//! - Invariants I1 to I10 of ARCHITECTURE.md, Streams, are asserted where they hold, and checked by the
-//!   simulator in `tests`.
+//! - Invariants I1 to I10 of ARCHITECTURE.md, Streams, are asserted where they hold, and checked after
+//!   every event by the simulator in `tests/sim`.
 
 mod config;
 mod event;
@@ -32,7 +32,7 @@ pub use frame::{GRANT_BYTES_MAX, SALT_BYTES};
 pub use leg::{AttachKind, LegPath};
 pub use number::NumberWindow;
 pub use secret::{Direction, StreamSecret};
-pub use stream::{GrantTooLong, Stream, TRANSMIT_BATCH};
+pub use stream::{GrantTooLong, Progress, Stream, TRANSMIT_BATCH};
 pub use window::INITIAL_WINDOW;
 
 #[cfg(test)]

@@ -274,6 +274,10 @@ impl SendBuffer {
         self.fin_acked
     }
 
+    pub(crate) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
     pub(crate) const fn acked(&self) -> u64 {
         self.acked
     }

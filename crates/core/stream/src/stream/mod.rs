@@ -116,6 +116,25 @@ pub struct Stream {
     events: VecDeque<Event>,
 }
 
+/// How far both directions of a stream are: positions in bytes from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that the application wrote.
+    pub written: u64,
+    /// One above the highest position that was sent.
+    pub sent: u64,
+    /// Below this the far daemon holds everything (I2).
+    pub acked: u64,
+    /// Below this this end may send: the peer's word (I3).
+    pub limit: u64,
+    /// Below this everything was received.
+    pub received: u64,
+    /// Bytes that the application took.
+    pub consumed: u64,
+    /// Below this the peer may send: this end's word, which never retracts (I3).
+    pub granted: u64,
+}
+
 /// A grant longer than an ATTACH may carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a grant of {length} bytes, at most {max} allowed", max = GRANT_BYTES_MAX)]
@@ -238,6 +257,8 @@ impl Stream {
         if let Some(sent) = leg.sent {
             self.send.resend(sent);
         }
+        // So may the last ACK be, and with it the limit that the peer waits for.
+        self.window.ack_now();
         self.repeat_unacknowledged();
         self.without_leg(now);
     }
@@ -504,6 +525,20 @@ impl Stream {
     pub fn unacked_since(&self) -> Option<MonoTime> {
         let unacked = self.send.unacked();
         (self.phase == Phase::Open && unacked.from < unacked.to).then_some(self.ack_progress)
+    }
+
+    /// How far both directions are.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            written: self.send.written(),
+            sent: self.send.unacked().to,
+            acked: self.send.acked(),
+            limit: self.send.limit(),
+            received: self.recv.next(),
+            consumed: self.recv.consumed(),
+            granted: self.window.limit(),
+        }
     }
 
     /// Bytes of the daemon's memory budget that this end holds: the credit that the peer may still

@@ -3,7 +3,7 @@
 use super::{Phase, Role, Stream, Target};
 use crate::event::{End, Event, LegFault, ResetCode};
 use crate::frame::Frame;
-use crate::leg::{Claim, LegState};
+use crate::leg::{Claim, Leg, LegState};
 use crate::recv::{AHEAD_PIECES_MAX, Inserted, RecvFault};
 use bytes::Bytes;
 use fairlead_codec::Reader;
@@ -53,6 +53,10 @@ impl Stream {
         plaintext: Bytes,
         now: MonoTime,
     ) -> Result<(), LegFault> {
+        // Of two legs whose attaches waited, the first may have brought the end.
+        if self.phase == Phase::Over {
+            return Ok(());
+        }
         let mut reader = Reader::new(&plaintext);
         while let Some(frame) = Frame::take(&mut reader).map_err(LegFault::Frame)? {
             self.on_frame(epoch, frame, &plaintext, now)?;
@@ -132,7 +136,8 @@ impl Stream {
         else {
             return Err(LegFault::Protocol("a leg that does not start with ATTACH"));
         };
-        let first = !self.attached_once;
+        // Two legs may race before the first verdict: the target is dialled once.
+        let first = !self.attached_once && !self.legs.iter().any(Leg::awaits_verdict);
         let Role::Acceptor { attached } = &mut self.role else {
             return Err(LegFault::Protocol("ATTACH from the acceptor"));
         };
@@ -192,9 +197,9 @@ impl Stream {
                 if self.legs.iter().any(|l| l.epoch != epoch && l.is_usable()) {
                     self.events.push_back(Event::LegDone { epoch });
                     self.leg_lost(epoch, now);
-                } else if self.all_done() {
+                } else if self.all_done() || matches!(self.phase, Phase::Resetting(_)) {
                     // A peer that knows the stream no longer has seen its end.
-                    self.end(End::Closed);
+                    self.give_up();
                 } else {
                     self.end(End::Refused(code));
                 }

@@ -1,5 +1,5 @@
-//! The machine against a reference model, in a simulator with its own clock.
+//! The machine's behaviours one by one, with two ends in a small world of their own; `tests/sim`
+//! drives it under everything at once.
 
 mod behaviour;
 mod sim;
-mod simulated;

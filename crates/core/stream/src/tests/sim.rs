@@ -378,17 +378,6 @@ impl World {
         }
     }
 
-    /// Whether every leg of the dialler is gone or carries nothing any more.
-    pub(super) fn dialler_has_no_leg(&self) -> bool {
-        self.legs.iter().all(|l| l.frozen || !l.open[A])
-    }
-
-    /// Whether the dialler's machine would refuse another leg.
-    pub(super) fn too_many_legs(&self) -> bool {
-        self.legs.iter().filter(|l| l.open[A]).count() >= 4
-            || self.legs.iter().filter(|l| l.open[B]).count() >= 4
-    }
-
     /// Lets both applications write and read as fast as they can until nothing is left to do, at
     /// most for `time`.
     pub(super) fn run(&mut self, time: Duration) {

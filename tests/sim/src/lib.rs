@@ -1,0 +1,29 @@
+//! The cores under everything a network, hosts and relays can do to them, in a world of one thread
+//! with its own clock: a seed decides all of it, and the same seed does the same again.
+//!
+//! - [`streams`] drives pairs of [`fairlead_stream::Stream`] through relays that die, freeze, lie and
+//!   come back, daemons that stall and crash, paths that are cut one way or both, and applications
+//!   that write, read, stop, half-close and reset whenever they like. The reference model is what the
+//!   applications wrote; invariants I1 to I9 of ARCHITECTURE.md are checked after every event. No
+//!   control plane stands in the world at all (I10).
+//! - [`sessions`] drives hop sessions of node processes that restart, overlap and lose their
+//!   connections, against the relays' registries (R-ADM-01, R-ADM-03, R-ADM-04).
+//!
+//! A broken invariant panics with what broke; [`streams::run`] and [`sessions::run`] return a digest
+//! of everything that happened otherwise.
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a simulator stops where something is not as it must be"
+)]
+
+pub mod sessions;
+pub mod streams;
+mod transcript;
+
+pub use transcript::Transcript;
+
+#[cfg(test)]
+mod tests;
