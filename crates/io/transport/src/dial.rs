@@ -20,7 +20,7 @@ const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// When all addresses are being tried, each is tried anew after this, beside the attempts that
 /// hang: QUIC's own retransmission backs off to seconds, and a relay that listens again should be
-/// found within a fraction of one (R-NOD-01).
+/// found within a second where only UDP passes (R-NOD-01; else [`crate::Knock`] finds it sooner).
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Most addresses of one name.
 const ADDRESSES_MAX: usize = 8;
@@ -242,7 +242,7 @@ fn record(failures: &mut Vec<(SocketAddr, AttemptError)>, address: SocketAddr, e
     }
 }
 
-async fn resolve(address: &HostPort, deadline: Instant) -> Result<Vec<SocketAddr>, DialError> {
+pub(crate) async fn resolve(address: &HostPort, deadline: Instant) -> Result<Vec<SocketAddr>, DialError> {
     let name = match address.host() {
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, address.port())]),
         Host::Dns(name) => name.as_str(),

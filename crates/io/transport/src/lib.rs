@@ -13,6 +13,7 @@ mod carrier;
 pub mod config;
 mod dial;
 mod gate;
+mod knock;
 mod leg;
 mod listen;
 mod live;
@@ -24,6 +25,7 @@ pub use carrier::{Carrier, CarrierEnd, CarrierStats};
 pub use config::{CarrierConfig, ResetKey, Sockets};
 pub use dial::{AttemptError, DialError, Dialler};
 pub use gate::ListenerStats;
+pub use knock::Knock;
 pub use leg::{FrameReadError, FrameWriteError, Leg, LegCode, LegError, LegRecv, LegSend, Written};
 pub use listen::{AcceptError, Arriving, BindError, Listener, ListenerConfig};
 pub use live::{

@@ -13,7 +13,9 @@ use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState,
 use fairlead_host::{Clock, rng};
 use fairlead_model::{BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId};
 use fairlead_telemetry::{RateLimitedLog, chain};
-use fairlead_transport::{Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Leg};
+use fairlead_transport::{
+    Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Knock, Leg,
+};
 use fairlead_trust::NodeRelay;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// First wait after a lost session or failed dial: a fraction of a second (R-NOD-01). The dial
-/// itself tries again twice a second for 10 s.
+/// itself tries again twice a second for 10 s, and a port that opens ends every wait.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait (R-NOD-01).
 const RETRY_LONGEST: Duration = Duration::from_secs(15);
@@ -152,12 +154,27 @@ async fn keep(
 ) {
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let log = RateLimitedLog::new(LOG_EVERY);
+    let mut knock = Knock::new();
     loop {
         let target = relay.borrow_and_update().clone();
         let number = context.session_numbers.fetch_add(1, Ordering::Relaxed);
         let mut established = false;
-        let session = one_session(&context, &target, number, view.clone(), &cancel, &mut established);
-        let end = session.await;
+        let end = match reach(&context, &target, &mut knock, &cancel).await {
+            Err(end) => end,
+            Ok(carrier) => {
+                let view = view.clone();
+                one_session(
+                    &context,
+                    &target,
+                    number,
+                    carrier,
+                    view,
+                    &cancel,
+                    &mut established,
+                )
+                .await
+            }
+        };
         let why = chain(&end);
         let label = RelayLabel::of(&target.name);
         context.metrics.hop_connected.get_or_create(&label).set(0);
@@ -167,14 +184,40 @@ async fn keep(
         }
         if established {
             backoff.reset();
+            knock = Knock::new();
             tracing::info!(relay = %target.name, reason = why, "hop session ended");
+            if matches!(end, SessionEnd::Dead(Death::OtherBoot)) {
+                // Its next worker has just answered.
+                continue;
+            }
         } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
             tracing::warn!(relay = %target.name, reason = why, suppressed, "relay is not reachable; trying again");
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next(rng::jitter)) => {}
+            () = knock.opened(&target.address) => {}
             changed = relay.changed() => if changed.is_err() { return },
             () = cancel.cancelled() => return,
+        }
+    }
+}
+
+/// Dials the relay; anew when its port opens meanwhile, since attempts on the way wait for their
+/// retransmission.
+async fn reach(
+    context: &SessionContext,
+    relay: &NodeRelay,
+    knock: &mut Knock,
+    cancel: &CancellationToken,
+) -> Result<Carrier, SessionEnd> {
+    loop {
+        tokio::select! {
+            biased;
+            dialled = context.dialler.dial(&relay.address, Identity::Relay(relay.relay)) => {
+                return dialled.map_err(SessionEnd::Dial);
+            }
+            () = knock.opened(&relay.address) => {}
+            () = cancel.cancelled() => return Err(SessionEnd::Stopping),
         }
     }
 }
@@ -183,19 +226,11 @@ async fn one_session(
     context: &SessionContext,
     relay: &NodeRelay,
     number: u32,
+    carrier: Carrier,
     view: ViewReceiver,
     cancel: &CancellationToken,
     established: &mut bool,
 ) -> SessionEnd {
-    let dial = context.dialler.dial(&relay.address, Identity::Relay(relay.relay));
-    let dialled = tokio::select! {
-        dialled = dial => dialled,
-        () = cancel.cancelled() => return SessionEnd::Stopping,
-    };
-    let carrier = match dialled {
-        Ok(carrier) => carrier,
-        Err(error) => return SessionEnd::Dial(error),
-    };
     let leg = match carrier.open_leg().await {
         Ok(leg) => leg,
         Err(end) => return SessionEnd::Lost(end),
