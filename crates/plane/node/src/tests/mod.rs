@@ -3,6 +3,7 @@
 
 pub(crate) mod authority;
 mod endings;
+mod liveness;
 mod many;
 mod moves;
 mod pool;

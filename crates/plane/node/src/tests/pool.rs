@@ -403,7 +403,7 @@ impl Worker {
         let config = WorkerConfig {
             dir: self.dir.clone(),
             listen: self.address,
-            metrics: None,
+            metrics: Some("127.0.0.1:0".parse().unwrap()),
             version: "test",
         };
         let runtime = self.dir.join("worker/runtime.json");
@@ -421,6 +421,23 @@ impl Worker {
             .nth(1)
             .unwrap();
         self.address = listen.trim_start_matches("udp://").parse().unwrap();
+    }
+
+    /// How many endpoints are registered at it.
+    pub(crate) async fn registrations(&self) -> u64 {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let runtime = fairlead_host::member::read_runtime(&self.dir.join("worker/runtime.json"));
+        let url = runtime.unwrap().unwrap().metrics_url.unwrap();
+        let host = url.trim_start_matches("http://").trim_end_matches("/metrics");
+        let mut stream = TcpStream::connect(host).await.unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        let line = page
+            .lines()
+            .find_map(|l| l.strip_prefix("fairlead_registrations "));
+        line.unwrap_or_else(|| panic!("{page}")).parse().unwrap()
     }
 
     async fn apply(&self, pool: &Pool) {

@@ -1,0 +1,199 @@
+//! Who is dead and who is not, and how soon sessions are back (R-ADM-02, R-ADM-04, R-NOD-01,
+//! R-UPD-08, F-05, F-06).
+
+use super::pool::{ALPHA, BETA, Pool, Worker, eventually};
+use super::traffic::{echo, exchange};
+use super::wire::Wire;
+use crate::metrics::{CauseLabel, RelayLabel};
+use crate::relays::Doubt;
+use fairlead_hop::liveness::LostCause;
+use std::time::{Duration, Instant};
+
+/// What a death or a return may take in a test on a machine that does other things too.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Alpha's session with the first relay: its number, and what it is thought of.
+fn session(pool: &Pool) -> Option<(u32, Doubt)> {
+    let sessions = pool.alpha.started.relays.sessions();
+    sessions
+        .get(&pool.workers[0].id)
+        .map(|session| (session.number, session.doubt))
+}
+
+fn name(worker: &Worker) -> String {
+    format!("relay-{}", worker.id.to_bytes()[0])
+}
+
+/// How many liveness connections of alpha to the first relay were lost.
+fn lost(pool: &Pool) -> u64 {
+    let lost = |cause: LostCause| {
+        let label = CauseLabel::of(&name(&pool.workers[0]), cause.as_str());
+        pool.alpha
+            .started
+            .metrics
+            .liveness_lost
+            .get_or_create(&label)
+            .get()
+    };
+    lost(LostCause::Closed) + lost(LostCause::Unacknowledged) + lost(LostCause::Protocol)
+}
+
+/// A pool of one relay to which alpha has a wire.
+async fn wired() -> (Pool, Wire) {
+    let mut pool = Pool::start(1, &[echo().await]).await;
+    let wire = Wire::to(pool.workers[0].address, Duration::ZERO).await;
+    pool.detours = vec![(ALPHA, pool.workers[0].id, wire.address)];
+    pool.redial().await;
+    eventually("the liveness connection", || live(&pool)).await;
+    (pool, wire)
+}
+
+fn live(pool: &Pool) -> bool {
+    pool.workers.iter().all(|worker| {
+        let label = RelayLabel::of(&name(worker));
+        let connected = &pool.alpha.started.metrics.liveness_connected;
+        connected.get_or_create(&label).get() == 1
+    })
+}
+
+/// R-ADM-02: a killed worker is known dead at once, long before QUIC could tell; R-NOD-01, R-UPD-08:
+/// its node is back a fraction of a second after the next worker listens, however long that took.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_worker_is_known_at_once_and_found_again_at_once() {
+    let mut pool = Pool::start(1, &[echo().await]).await;
+    for away in [0, 100, 400, 1500] {
+        eventually("the liveness connection", || live(&pool)).await;
+        let mut sessions = pool.alpha.started.relays.subscribe();
+        let gone = tokio::spawn(async move {
+            sessions.wait_for(|s| s.is_empty()).await.unwrap();
+            Instant::now()
+        });
+        let before = Instant::now();
+        pool.workers[0].kill().await;
+        let known = gone.await.unwrap().duration_since(before);
+        tokio::time::sleep(Duration::from_millis(away)).await;
+        pool.workers[0].restart().await;
+        let listening = Instant::now();
+        eventually("the session", || session(&pool).is_some()).await;
+        let back = listening.elapsed();
+        println!(
+            "killed: known dead after {known:?} (the kill included); away {away} ms: back after {back:?}"
+        );
+        assert!(known < SOON && back < SOON, "{known:?}, {back:?}");
+    }
+    pool.ready().await;
+    assert_eq!(exchange(pool.connect(0).await, b"back").await.unwrap(), b"back");
+}
+
+/// One forged reset kills nothing: the session stays and gets a new liveness connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_forged_reset_kills_nothing() {
+    let (pool, wire) = wired().await;
+    let (number, _) = session(&pool).unwrap();
+    for n in 1..=5 {
+        wire.sever_tcp(Duration::ZERO);
+        eventually("the loss to be seen", || lost(&pool) == n).await;
+        eventually("another connection", || live(&pool)).await;
+    }
+    eventually("no doubt", || session(&pool) == Some((number, Doubt::None))).await;
+}
+
+/// Only UDP passes, from the start or from some time on: the session lives by QUIC alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn only_udp_is_enough() {
+    let (mut pool, wire) = wired().await;
+    let (number, _) = session(&pool).unwrap();
+    wire.refuse_tcp(true);
+    wire.sever_tcp(Duration::ZERO);
+    eventually("the loss to be seen", || lost(&pool) == 1).await;
+    tokio::time::sleep(SOON).await;
+    assert_eq!(session(&pool), Some((number, Doubt::None)));
+    pool.redial().await;
+    assert_eq!(exchange(pool.connect(0).await, b"udp").await.unwrap(), b"udp");
+    wire.refuse_tcp(false);
+    eventually("a liveness connection once TCP passes", || live(&pool)).await;
+}
+
+/// F-06: a relay that is stopped for longer than QUIC alone would bear is doubted, and keeps its
+/// session: its kernel acknowledges.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stopped_relay_keeps_its_session() {
+    let pool = Pool::start(1, &[echo().await]).await;
+    eventually("the liveness connection", || live(&pool)).await;
+    let (number, _) = session(&pool).unwrap();
+    let frozen = pool.workers[0].freeze();
+    let began = Instant::now();
+    eventually("the doubt", || session(&pool) == Some((number, Doubt::Silent))).await;
+    while began.elapsed() < Duration::from_secs(12) {
+        assert_eq!(session(&pool).map(|(n, _)| n), Some(number));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    drop(frozen);
+    eventually("no doubt", || session(&pool) == Some((number, Doubt::None))).await;
+    assert_eq!(
+        exchange(pool.connect(0).await, b"thawed").await.unwrap(),
+        b"thawed"
+    );
+}
+
+/// F-05, R-ADM-04: the publisher's link flaps 200 times with gaps of 0 to 300 ms: silent, or with
+/// its connections reset and their ends seen late by the relay, or refused meanwhile, from another
+/// port each time. Each time it is registered exactly once and reachable within a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_flapping_link_is_registered_once() {
+    const FLAPS: u32 = 200;
+    /// From the link's return to a connection's first answer.
+    const REACHABLE: Duration = Duration::from_secs(1);
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut pool = Pool::start(1, &[echo().await]).await;
+    let wire = Wire::to(pool.workers[0].address, Duration::ZERO).await;
+    pool.detours = vec![(BETA, pool.workers[0].id, wire.address)];
+    pool.redial().await;
+    let (mut slowest, mut late) = (Duration::ZERO, 0);
+    for flap in 0..FLAPS {
+        let gap = Duration::from_millis(rng.u64(0..=300));
+        let (resets, refuses) = (rng.bool(), rng.bool());
+        wire.cut(true);
+        if resets {
+            wire.refuse_tcp(refuses);
+            wire.sever_tcp(Duration::from_millis(rng.u64(0..=600)));
+        }
+        wire.change_path();
+        tokio::time::sleep(gap).await;
+        wire.refuse_tcp(false);
+        wire.cut(false);
+        let back = Instant::now();
+        let reached = async {
+            loop {
+                if exchange(pool.connect(0).await, b"flap")
+                    .await
+                    .is_ok_and(|b| b == b"flap")
+                {
+                    return back.elapsed();
+                }
+            }
+        };
+        let took = tokio::time::timeout(Duration::from_secs(10), reached)
+            .await
+            .unwrap_or_else(|_| panic!("flap {flap} of seed {seed}: not reachable again"));
+        slowest = slowest.max(took);
+        late += u32::from(took > REACHABLE);
+        eventually("one registration", || {
+            let reach = pool.beta.started.relays.reach();
+            reach.iter().map(|(_, r)| r.registered.len()).sum::<usize>() == 1
+        })
+        .await;
+        assert_eq!(
+            pool.workers[0].registrations().await,
+            1,
+            "flap {flap} of seed {seed}"
+        );
+    }
+    println!("{FLAPS} flaps: slowest return {slowest:?}");
+    assert_eq!(
+        late, 0,
+        "seed {seed}: {late} of {FLAPS} took more than {REACHABLE:?}, one {slowest:?}"
+    );
+}
