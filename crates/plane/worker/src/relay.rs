@@ -8,7 +8,7 @@ use crate::tunnels::Tunnels;
 use fairlead_hop::liveness::BindRefusal;
 use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
 use fairlead_host::Clock;
-use fairlead_model::{EndpointId, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
+use fairlead_model::{EndpointId, Identity, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
 use fairlead_transport::{Carrier, CarrierConfig, Listener, LiveBinding, LiveListener};
 use fairlead_trust::RelaySettings;
 use fairlead_trust::admission::LiveVerdict;
@@ -217,8 +217,11 @@ impl Relay {
         self.count(&sessions);
     }
 
-    /// Registers an endpoint for a session whose node policy allows it. A session that served it
-    /// before is told, so that its member knows; should it outlive the newer one, it tries again.
+    /// Registers an endpoint for a session whose node policy allows it.
+    ///
+    /// A node keeps one session: an older one of its own that served the endpoint is given up, and
+    /// is closed, so that opens that wait on it fail over at once (F-05). Another node's session is
+    /// told, so that it knows, and tries again.
     pub(crate) fn register(
         &self,
         number: SessionNumber,
@@ -230,8 +233,13 @@ impl Relay {
         if let Some((before, held)) = registered.replaced
             && let Some(before) = sessions.live.get_mut(&before)
         {
-            before.replaced.insert(held.endpoint, held);
-            before.to.replaced.notify_one();
+            if before.carrier.peer() == Identity::Node(node) {
+                info!(peer = %before.carrier.peer(), "a newer session of the member has registered: the older one is closed");
+                before.carrier.close(RefusalCode::ShuttingDown);
+            } else {
+                before.replaced.insert(held.endpoint, held);
+                before.to.replaced.notify_one();
+            }
         }
         self.count(&sessions);
         Ok(())

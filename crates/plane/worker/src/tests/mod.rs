@@ -2,5 +2,6 @@
 
 mod admission;
 mod lifecycle;
+mod liveness;
 mod pool;
 mod tunnels;

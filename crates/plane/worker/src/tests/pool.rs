@@ -359,6 +359,7 @@ impl Worker {
 /// A node with one hop session, whose control stream runs in a task.
 pub(super) struct Node {
     pub(super) carrier: Carrier,
+    pub(super) session: SessionId,
     _dialler: Dialler,
     wanted: tokio::sync::watch::Sender<Wanted>,
     registered: tokio::sync::watch::Receiver<BTreeMap<EndpointId, Result<Generation, RefusalCode>>>,
@@ -406,9 +407,10 @@ impl Node {
         let mut control = carrier.open_leg().await?;
         let clock = Instant::now();
         let now = move || MonoTime(u64::try_from(clock.elapsed().as_nanos()).unwrap());
+        let session = SessionId::from_bytes(u128::from(number).to_be_bytes());
         let mut machine = NodeControl::new(
             NodeControlConfig {
-                session: SessionId::from_bytes(u128::from(number).to_be_bytes()),
+                session,
                 process_boot,
                 boot: BootCounter(1),
                 session_number: number,
@@ -473,6 +475,7 @@ impl Node {
         }
         Ok(Self {
             carrier,
+            session,
             _dialler: dialler,
             wanted,
             registered,
