@@ -3,6 +3,7 @@
 mod addresses;
 mod bulk;
 mod cli;
+mod console;
 mod control_gone;
 mod database;
 mod database_faults;
