@@ -1,5 +1,6 @@
 //! One leg of a stream: its keys, its state, and the records that arrive in pieces.
 
+use crate::attach::AttachRules;
 use crate::event::LegFault;
 use crate::frame::SALT_BYTES;
 use crate::record::{HEADER_BYTES, Opener, Sealer, TAG_BYTES, record_length};
@@ -63,6 +64,8 @@ pub(crate) enum LegState {
 pub(crate) struct Leg {
     pub(crate) epoch: LegEpoch,
     pub(crate) relay: RelayId,
+    /// The relay that the keys are bound to.
+    key_relay: RelayId,
     pub(crate) state: LegState,
     /// This end's salt, until it is sent.
     pub(crate) salt: Option<[u8; SALT_BYTES]>,
@@ -84,13 +87,21 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
-    pub(crate) fn new(path: LegPath, state: LegState, secret: &StreamSecret, out: Direction) -> Self {
+    pub(crate) fn new(
+        path: LegPath,
+        state: LegState,
+        secret: &StreamSecret,
+        out: Direction,
+        rules: AttachRules,
+    ) -> Self {
+        let key_relay = rules.key_relay(path.relay);
         Self {
             epoch: path.epoch,
             relay: path.relay,
+            key_relay,
             state,
             salt: Some(path.salt),
-            sealer: Sealer::new(secret.traffic(out, path.epoch, path.relay, &path.salt)),
+            sealer: Sealer::new(secret.traffic(out, path.epoch, key_relay, &path.salt)),
             opener: None,
             input: BytesMut::new(),
             rest: Bytes::new(),
@@ -151,7 +162,7 @@ impl Leg {
                 let Some(salt) = self.input.first_chunk::<SALT_BYTES>() else {
                     return Ok(None);
                 };
-                let secret = secret.traffic(from, self.epoch, self.relay, salt);
+                let secret = secret.traffic(from, self.epoch, self.key_relay, salt);
                 self.input = BytesMut::new();
                 self.opener.insert(Opener::new(secret))
             }

@@ -13,6 +13,7 @@
 //! - Invariants I1 to I10 of ARCHITECTURE.md, Streams, are asserted where they hold, and checked after
 //!   every event by the simulator in `tests/sim`.
 
+mod attach;
 mod config;
 mod event;
 pub mod frame;

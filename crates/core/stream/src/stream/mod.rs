@@ -4,6 +4,7 @@ mod end;
 mod receive;
 mod transmit;
 
+use crate::attach::AttachRules;
 use crate::config::Config;
 use crate::event::{End, Event, LegFault, OpenLegError, ResetCode};
 use crate::frame::GRANT_BYTES_MAX;
@@ -91,6 +92,7 @@ struct Due {
 /// Nothing has to be persisted: a stream does not outlive its daemon.
 pub struct Stream {
     role: Role,
+    rules: AttachRules,
     config: Config,
     secret: StreamSecret,
     legs: Vec<Leg>,
@@ -175,6 +177,7 @@ impl Stream {
     fn new(role: Role, config: Config, secret: StreamSecret) -> Self {
         Self {
             role,
+            rules: AttachRules::default(),
             config,
             secret,
             legs: Vec::new(),
@@ -194,6 +197,13 @@ impl Stream {
             linger_until: None,
             events: VecDeque::new(),
         }
+    }
+
+    /// The same machine under fewer rules: what the model must find fault with.
+    #[cfg(test)]
+    pub(crate) const fn with_rules(mut self, rules: AttachRules) -> Self {
+        self.rules = rules;
+        self
     }
 
     // ---- legs
@@ -224,7 +234,9 @@ impl Stream {
             Role::Dialler {
                 allocated, opened, ..
             } => path.epoch <= *opened || path.epoch > *allocated,
-            Role::Acceptor { attached } => path.epoch <= *attached || self.leg(path.epoch).is_some(),
+            Role::Acceptor { attached } => {
+                !self.rules.is_new(path.epoch, *attached) || self.leg(path.epoch).is_some()
+            }
         };
         if stale {
             return Err(OpenLegError::StaleEpoch(path.epoch));
@@ -243,7 +255,7 @@ impl Stream {
             self.send_again();
         }
         self.legs
-            .push(Leg::new(path, state, &self.secret, self.direction()));
+            .push(Leg::new(path, state, &self.secret, self.direction(), self.rules));
         Ok(())
     }
 

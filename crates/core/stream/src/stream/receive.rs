@@ -144,7 +144,7 @@ impl Stream {
         let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
             return Ok(());
         };
-        if claimed != epoch || relay != leg.relay || claimed <= *attached {
+        if !self.rules.takes((claimed, relay), (epoch, leg.relay), *attached) {
             return Err(LegFault::WrongAttach);
         }
         *attached = claimed;

@@ -1,5 +1,6 @@
-//! The machine's behaviours one by one, with two ends in a small world of their own; `tests/sim`
-//! drives it under everything at once.
+//! The machine's behaviours one by one, with two ends in a small world of their own, and a model of the
+//! attach; `tests/sim` drives the machine under everything at once.
 
 mod behaviour;
+mod model;
 mod sim;
