@@ -1,11 +1,11 @@
 //! Stable codes of API errors: every error that the REST and gRPC interfaces return has one.
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident, $text:literal, $status:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident, $text:literal, $status:literal;)*) => {
         /// The stable code of an API error.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ApiCode {
-            $($(#[$doc])* $name,)*
+            $($(#[doc = $doc])* $name,)*
         }
 
         impl ApiCode {
@@ -16,6 +16,12 @@ macro_rules! codes {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// What it means, in a sentence.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),*).trim(),)* }
             }
 
             /// The HTTP status that goes with it.

@@ -17,6 +17,7 @@ pub mod name;
 pub mod pin;
 pub mod refusal;
 pub mod time;
+pub mod tunnel;
 
 pub use address::{HostPort, ListenAddress, TargetAddress};
 pub use class::ServiceClass;
@@ -34,3 +35,4 @@ pub use name::Name;
 pub use pin::CaPin;
 pub use refusal::{RefusalCode, RetryClass};
 pub use time::{BootTime, MonoTime, WallTime};
+pub use tunnel::TunnelId;

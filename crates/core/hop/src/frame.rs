@@ -13,7 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use fairlead_codec::{ReadError, Reader, WriteError, Writer};
 use fairlead_model::{
     AssociationId, EndpointId, Generation, LegEpoch, NodeId, PolicyEpoch, ProcessBootId, RefusalCode,
-    RegistrationEpoch, RelayId, Revision, RouteId, SessionId, StreamNumber,
+    RegistrationEpoch, RelayId, Revision, RouteId, SessionId, StreamNumber, TunnelId,
 };
 use std::time::Duration;
 
@@ -175,6 +175,17 @@ pub struct Open {
     pub grant: Bytes,
 }
 
+impl Open {
+    /// The tunnel's name in logs.
+    #[must_use]
+    pub const fn tunnel(&self) -> TunnelId {
+        TunnelId {
+            association: self.association,
+            stream: self.stream,
+        }
+    }
+}
+
 /// A relay's request for a leg to a publisher, on behalf of a consumer. Its claims are advisory:
 /// the publisher believes only what the consumer itself sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,6 +208,17 @@ pub struct Incoming {
     pub consumer: NodeId,
     /// The policy that admitted it (R-REV-02): epoch and revision.
     pub policy: (PolicyEpoch, Revision),
+}
+
+impl Incoming {
+    /// The tunnel's name in logs.
+    #[must_use]
+    pub const fn tunnel(&self) -> TunnelId {
+        TunnelId {
+            association: self.association,
+            stream: self.stream,
+        }
+    }
 }
 
 /// The answer to an OPEN or INCOMING.

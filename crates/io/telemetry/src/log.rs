@@ -1,5 +1,6 @@
 //! Log output of a daemon: to standard error, as text or JSON lines.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -118,46 +119,71 @@ impl<W: Write> Write for Lossy<W> {
     }
 }
 
-/// Lets one log line through per period, and counts those it holds back: for conditions that a
-/// peer can repeat at will.
+/// Lets a few log lines through per period, and counts those it holds back: for conditions that a
+/// peer or a user can repeat at will.
 #[derive(Debug)]
 pub struct RateLimitedLog {
     every: Duration,
-    state: Mutex<State>,
+    burst: u32,
+    /// By the kind of line, so that a frequent kind hides no rare one.
+    windows: Mutex<BTreeMap<&'static str, Window>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    last: Option<Instant>,
+/// One kind of line within one period.
+#[derive(Debug)]
+struct Window {
+    start: Instant,
+    lines: u32,
     held_back: u64,
 }
 
 impl RateLimitedLog {
-    /// At most one line every `every`.
+    /// At most one line of a kind every `every`.
     #[must_use]
-    pub fn new(every: Duration) -> Self {
+    pub const fn new(every: Duration) -> Self {
         Self {
             every,
-            state: Mutex::default(),
+            burst: 1,
+            windows: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// The same with `burst` lines of a kind in each period: for events that come in crowds when
+    /// all is well.
+    #[must_use]
+    pub const fn with_burst(mut self, burst: u32) -> Self {
+        self.burst = burst;
+        self
     }
 
     /// Whether to log at `now`: with how many lines were held back since the last one.
     #[must_use]
     pub fn allow(&self, now: Instant) -> Option<u64> {
-        let mut state = self
-            .state
+        self.allow_kind("", now)
+    }
+
+    /// The same for one kind of line among several, a stable code for instance.
+    #[must_use]
+    pub fn allow_kind(&self, kind: &'static str, now: Instant) -> Option<u64> {
+        let mut windows = self
+            .windows
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if state
-            .last
-            .is_some_and(|last| now.saturating_duration_since(last) < self.every)
-        {
-            state.held_back = state.held_back.saturating_add(1);
+        let window = windows.entry(kind).or_insert(Window {
+            start: now,
+            lines: 0,
+            held_back: 0,
+        });
+        if now.saturating_duration_since(window.start) >= self.every {
+            window.start = now;
+            window.lines = 0;
+        }
+        if window.lines >= self.burst {
+            window.held_back = window.held_back.saturating_add(1);
             return None;
         }
-        state.last = Some(now);
-        Some(std::mem::take(&mut state.held_back))
+        window.lines += 1;
+        Some(std::mem::take(&mut window.held_back))
     }
 }
 
@@ -175,6 +201,11 @@ mod tests {
         }
         assert_eq!(log.allow(start + Duration::from_secs(10)), Some(9));
         assert_eq!(log.allow(start + Duration::from_secs(11)), None);
+        assert_eq!(log.allow_kind("REVOKED", start), Some(0));
+        let crowd = RateLimitedLog::new(Duration::from_secs(10)).with_burst(3);
+        let let_through = (0..10).filter(|_| crowd.allow(start).is_some()).count();
+        assert_eq!(let_through, 3);
+        assert_eq!(crowd.allow(start + Duration::from_secs(10)), Some(7));
     }
 
     /// R-SHD-03: a disk that is full costs log lines, which are counted, and nothing else.

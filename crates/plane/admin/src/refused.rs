@@ -5,8 +5,13 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use fairlead_control::ApiError;
 use fairlead_model::ApiCode;
+use fairlead_telemetry::RateLimitedLog;
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
+use std::time::Duration;
+
+/// A store that refuses writes is told of at every request.
+static FAILED: RateLimitedLog = RateLimitedLog::new(Duration::from_secs(10));
 
 /// An error on its way to the client.
 #[derive(Debug)]
@@ -31,8 +36,10 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status =
             StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if self.0.code == ApiCode::Internal {
-            tracing::error!(message = self.0.message, "a request failed");
+        if self.0.code == ApiCode::Internal
+            && let Some(suppressed) = FAILED.allow(std::time::Instant::now())
+        {
+            tracing::error!(error = self.0.message, suppressed, "a request failed");
         }
         let retry_after = self
             .0

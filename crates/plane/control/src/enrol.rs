@@ -14,6 +14,7 @@ use crate::record::{
     At, EnrolledRecord, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, UsedRecord, key,
 };
 use crate::token::{SECRET_LEN_MAX, hash};
+use crate::told;
 use fairlead_model::{ApiCode, HostPort, Identity, Name, WallTime, duration};
 use rustls_pki_types::CertificateDer;
 use std::net::IpAddr;
@@ -52,7 +53,9 @@ impl Control {
         let checked = check(request)?;
         let turn = self.0.ledger.turn().await?;
         let Some(kept) = turn.state().enrolments.get(&checked.token_hash) else {
-            tracing::info!(%from, "an enrolment with an unknown token was refused");
+            if let Some(suppressed) = told::enrolment("unknown token") {
+                tracing::info!(%from, suppressed, "an enrolment with an unknown token was refused");
+            }
             return Err(ApiError::new(
                 ApiCode::TokenUnknown,
                 "the token was never issued, or a newer one has taken its place",
@@ -84,7 +87,10 @@ impl Control {
                     AuditNote::new(format!("host {from}"), "enrol.refused", member.object()).after(&facts),
                 );
                 turn.commit(change).await?;
-                tracing::info!(%from, member = %member.object(), code = refusal.code.as_str(), "an enrolment was refused");
+                let code = refusal.code.as_str();
+                if let Some(suppressed) = told::enrolment(code) {
+                    tracing::info!(%from, member = %member.object(), code, suppressed, "an enrolment was refused");
+                }
                 return Err(refusal);
             }
         }

@@ -36,6 +36,7 @@ mod session;
 pub mod setting;
 mod state;
 mod token;
+mod told;
 mod verbs;
 mod view;
 

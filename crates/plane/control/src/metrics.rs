@@ -28,7 +28,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "nodes",
-        help: "Nodes",
+        help: "Nodes of the installation",
         of: |s| s.nodes,
     },
     Row {
@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "links",
-        help: "Links",
+        help: "Links of the installation",
         of: |s| s.links,
     },
     Row {

@@ -6,6 +6,7 @@ use crate::live::{EndReason, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::probe::probe_number;
 use crate::relays::Session;
+use crate::told;
 use bytes::Bytes;
 use fairlead_hop::frame::{Frame, LegKind, Open};
 use fairlead_host::{Clock, rng};
@@ -208,7 +209,9 @@ impl Associations {
         match result {
             Ok(association) => {
                 self.metrics.associations.get_or_create(&role.into()).inc();
-                tracing::info!(%publisher, association = %association.id, "association made");
+                if let Some(suppressed) = told::association("made") {
+                    tracing::info!(%publisher, association = %association.id, suppressed, "association made");
+                }
                 // An authenticated higher count: the publisher's earlier run knows no stream of ours.
                 let ended = self.live.end(EndReason::PeerRestarted, |s| {
                     s.role == role && s.peer == publisher && s.peer_boot < association.peer_boot
@@ -220,7 +223,9 @@ impl Associations {
             Err(error) => {
                 self.metrics.associations_failed.get_or_create(&role.into()).inc();
                 let error = fairlead_telemetry::chain(&**error);
-                tracing::info!(%publisher, error, "association not made");
+                if let Some(suppressed) = told::association("not made") {
+                    tracing::info!(%publisher, error, suppressed, "association not made");
+                }
             }
         }
     }

@@ -8,9 +8,10 @@ use crate::open::{HOLD, OpenFailure, Opening};
 use crate::paths::Paths;
 use crate::relays::Relays;
 use crate::socket::EndSocket;
+use crate::told;
 use crate::view::ViewReceiver;
 use fairlead_host::Clock;
-use fairlead_model::StreamNumber;
+use fairlead_model::{StreamNumber, TunnelId};
 use fairlead_stream::{Config, Stream};
 use fairlead_trust::Consumption;
 use std::sync::atomic::AtomicUsize;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 /// Wait before an open whose leg was lost is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -88,6 +90,11 @@ impl Consumer {
                 return None;
             }
         };
+        let tunnel = TunnelId {
+            association: opened.association.id(),
+            stream: opened.number,
+        };
+        tracing::debug!(%tunnel, route = %consumption.route, publisher = %consumption.publisher, relay = %opened.leg.via().relay, "tunnel begins");
         let held = Arc::new(Mutex::new(Some(held)));
         let mover = Mover::new(
             self.clone(),
@@ -117,8 +124,9 @@ impl Consumer {
                 }
             })
         });
-        let outcome = driver.run().await;
-        self.report(consumption, &outcome);
+        let span = tracing::debug_span!("stream", %tunnel);
+        let outcome = driver.run().instrument(span).await;
+        self.report(consumption, tunnel, &outcome);
         let socket = outcome.untouched()?;
         if started.elapsed() >= HOLD {
             socket.reset();
@@ -138,22 +146,24 @@ impl Consumer {
             | OpenFailure::Gone
             | OpenFailure::Ambiguous => self.metrics.failed(StreamRole::Consumer, reason),
         }
-        tracing::info!(%route, publisher = %consumption.publisher, code = reason, "stream not opened; connection reset");
+        if let Some(suppressed) = told::stream(reason) {
+            tracing::info!(%route, publisher = %consumption.publisher, code = reason, suppressed, "stream not opened; connection reset");
+        }
     }
 
-    fn report(&self, consumption: &Consumption, outcome: &Outcome) {
+    fn report(&self, consumption: &Consumption, tunnel: TunnelId, outcome: &Outcome) {
         let (role, route) = (StreamRole::Consumer, consumption.route);
+        let (code, detail) = outcome.failure();
+        tracing::debug!(%tunnel, %route, code, "tunnel ends");
         match outcome {
-            Outcome::Closed | Outcome::Reset(_) => tracing::debug!(%route, ?outcome, "stream ended"),
-            Outcome::Refused { code, .. } => {
-                self.metrics.refused(role, *code);
-                tracing::info!(%route, publisher = %consumption.publisher, code = code.as_str(), "stream refused");
-            }
+            Outcome::Closed | Outcome::Reset(_) => return,
+            Outcome::Refused { code, .. } => self.metrics.refused(role, *code),
             Outcome::Lost { .. } | Outcome::Protocol(_) | Outcome::Ended(_) => {
-                let (reason, detail) = outcome.failure();
-                self.metrics.failed(role, reason);
-                tracing::info!(%route, publisher = %consumption.publisher, reason, detail, "stream reset");
+                self.metrics.failed(role, code);
             }
+        }
+        if let Some(suppressed) = told::stream(code) {
+            tracing::info!(%tunnel, %route, publisher = %consumption.publisher, code, detail, suppressed, "stream reset");
         }
     }
 }

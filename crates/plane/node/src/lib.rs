@@ -38,6 +38,7 @@ mod session;
 mod socket;
 mod state;
 mod target;
+mod told;
 mod view;
 mod warm;
 

@@ -15,7 +15,7 @@ use crate::socket::{EndSocket, is_transient};
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open};
 use fairlead_host::rng;
-use fairlead_model::{RefusalCode, RelayId, RetryClass, StreamNumber};
+use fairlead_model::{RefusalCode, RelayId, RetryClass, StreamNumber, TunnelId};
 use fairlead_stream::{AttachKind, LegPath, Stream, TRANSMIT_BATCH};
 use fairlead_telemetry::chain;
 use fairlead_trust::Consumption;
@@ -228,7 +228,13 @@ impl<'a> Opening<'a> {
                 Err(error) => error,
             };
         }
-        tracing::debug!(%relay, route = %self.consumption.route, error = chain(&*error), "open failed");
+        let tunnel = self.machine.as_ref().map(|machine| {
+            tracing::field::display(TunnelId {
+                association: machine.association.id(),
+                stream: machine.number,
+            })
+        });
+        tracing::debug!(tunnel, %relay, route = %self.consumption.route, error = chain(&*error), "open failed");
         Err(self.judge(&error))
     }
 

@@ -12,11 +12,12 @@ use crate::metrics::{NodeMetrics, StreamRole};
 use crate::probe::{answer_probe, is_probe};
 use crate::resumable::{FurtherLeg, Resumable, StreamName};
 use crate::target;
+use crate::told;
 use crate::view::ViewReceiver;
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
 use fairlead_host::{Clock, rng};
-use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress};
+use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress, TunnelId};
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
 use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
@@ -24,6 +25,7 @@ use fairlead_trust::GrantCheck;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tracing::Instrument as _;
 
 /// How long a relay may take to say what its leg is for.
 const INCOMING_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -60,11 +62,15 @@ impl Publisher {
                 LegKind::Stream => self.stream(leg, relay, incoming, pending).await,
             },
             Ok(Ok(Some(frame))) => {
-                tracing::warn!(%relay, frame = frame.name(), "a leg did not begin with INCOMING");
+                if let Some(suppressed) = told::fault("frame") {
+                    tracing::warn!(%relay, frame = frame.name(), suppressed, "a leg did not begin with INCOMING");
+                }
                 leg.abort(LegCode::from(RefusalCode::Protocol));
             }
             Ok(Err(error @ (FrameReadError::Decode(_) | FrameReadError::Truncated))) => {
-                tracing::warn!(%relay, error = chain(&error), "a leg did not begin with a frame");
+                if let Some(suppressed) = told::fault("no frame") {
+                    tracing::warn!(%relay, error = chain(&error), suppressed, "a leg did not begin with a frame");
+                }
                 leg.abort(LegCode::from(RefusalCode::Protocol));
             }
             Ok(Err(FrameReadError::Leg(_)) | Ok(None)) => {}
@@ -94,7 +100,9 @@ impl Publisher {
                 let peer_boot = accepted.peer_boot;
                 slot.fill(accepted.secret, peer_boot, self.clock.mono());
                 self.metrics.associations.get_or_create(&role.into()).inc();
-                tracing::info!(%consumer, association = %incoming.association, "association accepted");
+                if let Some(suppressed) = told::association("accepted") {
+                    tracing::info!(%consumer, association = %incoming.association, suppressed, "association accepted");
+                }
                 // An authenticated higher count: the consumer's earlier run knows no stream of ours.
                 let ended = self.live.end(EndReason::PeerRestarted, |s| {
                     s.role == role && s.peer == consumer && s.peer_boot < peer_boot
@@ -105,11 +113,15 @@ impl Publisher {
             }
             Ok(accepted) => {
                 failed.inc();
-                tracing::warn!(claimed = %consumer, proved = %accepted.peer, "a relay named another consumer than the one that proved its key");
+                if let Some(suppressed) = told::fault("other consumer") {
+                    tracing::warn!(%relay, claimed = %consumer, proved = %accepted.peer, suppressed, "a relay named another consumer than the one that proved its key");
+                }
             }
             Err(error) => {
                 failed.inc();
-                tracing::info!(%consumer, error = chain(&error), "association not accepted");
+                if let Some(suppressed) = told::association("not accepted") {
+                    tracing::info!(%consumer, error = chain(&error), suppressed, "association not accepted");
+                }
             }
         }
     }
@@ -174,6 +186,8 @@ impl Publisher {
         }
         let mut leg = LegIo::new(leg, incoming.epoch, Via { relay, session: 0 });
         leg.pending = Some(pending);
+        let tunnel = incoming.tunnel();
+        tracing::debug!(%tunnel, %route, consumer = %incoming.consumer, %relay, "tunnel begins");
         let gate = self.clone().gate(association, incoming);
         let opened = self.metrics.streams_opened.get_or_create(&role.into()).clone();
         let driver = Driver::new(
@@ -188,7 +202,8 @@ impl Publisher {
         .on_connected(Box::new(move || {
             opened.inc();
         }));
-        self.report(route, &driver.run().await);
+        let span = tracing::debug_span!("stream", %tunnel);
+        self.report(route, tunnel, &driver.run().instrument(span).await);
     }
 
     /// Answers a probe under seal: whether a stream of its route could move to this leg's path.
@@ -217,7 +232,11 @@ impl Publisher {
 
     async fn refuse_stream(&self, leg: Leg, incoming: &Incoming, code: RefusalCode) {
         self.metrics.refused(StreamRole::Publisher, code);
-        tracing::info!(route = %incoming.route, consumer = %incoming.consumer, code = code.as_str(), "stream refused");
+        let (tunnel, route, code_name) = (incoming.tunnel(), incoming.route, code.as_str());
+        tracing::debug!(%tunnel, %route, code = code_name, "tunnel refused");
+        if let Some(suppressed) = told::stream(code_name) {
+            tracing::info!(%tunnel, %route, consumer = %incoming.consumer, code = code_name, suppressed, "stream refused");
+        }
         refuse(leg, code).await;
     }
 
@@ -250,8 +269,11 @@ impl Publisher {
     fn gate(self: Arc<Self>, association: Arc<AcceptedAssociation>, incoming: Incoming) -> Gate {
         Box::new(move |grant, first| {
             let verdict = self.judge(&association, &incoming, grant, first);
-            if let Err(code) = verdict {
-                tracing::info!(route = %incoming.route, consumer = %association.peer(), code = code.as_str(), first, "attach refused");
+            if let Err(code) = verdict
+                && let Some(suppressed) = told::stream(code.as_str())
+            {
+                let (tunnel, route) = (incoming.tunnel(), incoming.route);
+                tracing::info!(%tunnel, %route, consumer = %association.peer(), code = code.as_str(), first, suppressed, "attach refused");
             }
             let target = verdict?;
             Ok(target.map(|target| -> crate::driver::Dial {
@@ -294,19 +316,19 @@ impl Publisher {
         }
     }
 
-    fn report(&self, route: RouteId, outcome: &Outcome) {
+    fn report(&self, route: RouteId, tunnel: TunnelId, outcome: &Outcome) {
         let role = StreamRole::Publisher;
+        let (code, detail) = outcome.failure();
+        tracing::debug!(%tunnel, %route, code, "tunnel ends");
         match outcome {
-            Outcome::Closed | Outcome::Reset(_) => tracing::debug!(%route, ?outcome, "stream ended"),
-            Outcome::Refused { code, .. } => {
-                self.metrics.refused(role, *code);
-                tracing::info!(%route, code = code.as_str(), "stream refused");
-            }
+            Outcome::Closed | Outcome::Reset(_) => return,
+            Outcome::Refused { code, .. } => self.metrics.refused(role, *code),
             Outcome::Lost { .. } | Outcome::Protocol(_) | Outcome::Ended(_) => {
-                let (reason, detail) = outcome.failure();
-                self.metrics.failed(role, reason);
-                tracing::info!(%route, reason, detail, "stream reset");
+                self.metrics.failed(role, code);
             }
+        }
+        if let Some(suppressed) = told::stream(code) {
+            tracing::info!(%tunnel, %route, code, detail, suppressed, "stream reset");
         }
     }
 }

@@ -21,6 +21,7 @@ mod policy;
 mod relay;
 mod session;
 mod splice;
+mod told;
 mod tunnels;
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ type ByLabel = Family<Vec<(&'static str, &'static str)>, Counter>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WorkerMetrics {
     pub(crate) hop_sessions: Gauge,
-    pub(crate) hop_sessions_opened: Counter,
     pub(crate) liveness_connections: Gauge,
     pub(crate) liveness_refused: Counter,
+    pub(crate) hop_sessions_accepted: Counter,
     pub(crate) live_tunnels: Gauge,
     pub(crate) registrations: Gauge,
     pub(crate) relayed_bytes: Counter,
@@ -45,7 +45,7 @@ pub(crate) enum OpenFailure {
 }
 
 impl OpenFailure {
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::ConsumerLeft => "consumer_left",
             Self::PublisherUnreachable => "publisher_unreachable",
@@ -96,9 +96,9 @@ impl WorkerMetrics {
         );
         for (name, help, counter) in [
             (
-                "hop_sessions_opened",
-                "Hop sessions that came up; its rate beyond the nodes that join is the rate of reconnects",
-                &m.hop_sessions_opened,
+                "hop_sessions_accepted",
+                "Hop sessions that came up; beyond one for each node, they are reconnects",
+                &m.hop_sessions_accepted,
             ),
             (
                 "liveness_refused",

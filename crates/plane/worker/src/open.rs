@@ -7,9 +7,10 @@ use crate::budget::{InUse, Use};
 use crate::metrics::OpenFailure;
 use crate::relay::{Relay, Served};
 use crate::splice::{Direction, DirectionEnd, Lost};
+use crate::told;
 use crate::tunnels::{Tunnel, TunnelPlace};
 use fairlead_hop::{Answer, Frame, Incoming, Open, Refusal};
-use fairlead_model::{Identity, NodeId, RefusalCode};
+use fairlead_model::{Identity, NodeId, RefusalCode, TunnelId};
 use fairlead_transport::{Carrier, Leg, LegCode, LegRecv, LegSend};
 use fairlead_trust::admission::{Admitted, HELD_PER_NODE_MAX, LiveTunnel, LiveVerdict, OpenClaim, Verdict};
 use std::sync::Arc;
@@ -45,19 +46,20 @@ impl From<RefusalCode> for OpenEnd {
 
 /// Serves one leg to its end.
 pub(crate) async fn serve(relay: Arc<Relay>, peer: Identity, mut leg: Leg) {
-    match open(&relay, peer, &mut leg.recv).await {
+    let mut tunnel = None;
+    match open(&relay, peer, &mut leg.recv, &mut tunnel).await {
         Ok(opened) => {
             // Boxed: most of a worker's memory is tunnels, and most of a tunnel's life is this.
             let tunnel = Box::pin(opened.join(Arc::clone(&relay), leg));
             tunnel.await;
         }
-        Err(end) => refuse(&relay, leg, end).await,
+        Err(end) => refuse(&relay, leg, tunnel, end).await,
     }
 }
 
-async fn refuse(relay: &Relay, leg: Leg, end: OpenEnd) {
+async fn refuse(relay: &Relay, leg: Leg, tunnel: Option<TunnelId>, end: OpenEnd) {
     let Leg { mut send, mut recv } = leg;
-    let refusal = note(relay, &end);
+    let refusal = note(relay, tunnel, &end);
     recv.stop(refusal.code.into());
     match end {
         OpenEnd::Abort(code) => send.reset(code.into()),
@@ -67,26 +69,38 @@ async fn refuse(relay: &Relay, leg: Leg, end: OpenEnd) {
     }
 }
 
-/// Counts and logs why a leg did not become a tunnel; gives what its consumer is told.
-fn note(relay: &Relay, end: &OpenEnd) -> Refusal {
+/// Counts and logs why a leg did not become a tunnel; gives what its consumer is told. `tunnel` is
+/// known once the leg has said what it is for.
+fn note(relay: &Relay, tunnel: Option<TunnelId>, end: &OpenEnd) -> Refusal {
+    let tunnel = tunnel.map(tracing::field::display);
     match *end {
         OpenEnd::Refuse(refusal) => {
             relay.metrics.refused(refusal.code);
-            info!(code = refusal.code.as_str(), "open refused");
+            let code = refusal.code.as_str();
+            if let Some(suppressed) = told::open(code) {
+                info!(tunnel, code, suppressed, "open refused");
+            }
             refusal
         }
         OpenEnd::Passed(refusal) => {
             relay.metrics.failed(OpenFailure::PublisherRefused);
-            debug!(code = refusal.code.as_str(), "open refused by the publisher");
+            debug!(
+                tunnel,
+                code = refusal.code.as_str(),
+                "open refused by the publisher"
+            );
             refusal
         }
         OpenEnd::Failed(failure, code) => {
             relay.metrics.failed(failure);
-            info!(code = code.as_str(), "open failed");
+            let (reason, code_name) = (failure.as_str(), code.as_str());
+            if let Some(suppressed) = told::open(reason) {
+                info!(tunnel, code = code_name, reason, suppressed, "open failed");
+            }
             code.into()
         }
         OpenEnd::Abort(code) => {
-            debug!(code = code.as_str(), "open aborted");
+            debug!(tunnel, code = code.as_str(), "open aborted");
             code.into()
         }
     }
@@ -102,6 +116,7 @@ async fn answer_refused(send: &mut LegSend, refusal: Refusal) {
 
 /// An admitted open, with the publisher's leg.
 struct Opened {
+    name: TunnelId,
     publisher: Leg,
     place: TunnelPlace,
     /// Released once the publisher has answered.
@@ -110,7 +125,12 @@ struct Opened {
     legs: (InUse, InUse),
 }
 
-async fn open(relay: &Arc<Relay>, peer: Identity, recv: &mut LegRecv) -> Result<Opened, OpenEnd> {
+async fn open(
+    relay: &Arc<Relay>,
+    peer: Identity,
+    recv: &mut LegRecv,
+    tunnel: &mut Option<TunnelId>,
+) -> Result<Opened, OpenEnd> {
     let frame = match timeout(OPEN_DEADLINE, recv.read_frame()).await {
         Ok(Ok(Some(frame))) => frame,
         Ok(Ok(None) | Err(_)) | Err(_) => return Err(OpenEnd::Abort(RefusalCode::Protocol)),
@@ -118,6 +138,8 @@ async fn open(relay: &Arc<Relay>, peer: Identity, recv: &mut LegRecv) -> Result<
     let Frame::Open(open) = frame else {
         return Err(OpenEnd::Abort(RefusalCode::Protocol));
     };
+    let name = open.tunnel();
+    *tunnel = Some(name);
     let consumer = match peer {
         Identity::Node(node) => node,
         Identity::Relay(_) | Identity::Control => return Err(RefusalCode::UnknownNode.into()),
@@ -163,6 +185,7 @@ async fn open(relay: &Arc<Relay>, peer: Identity, recv: &mut LegRecv) -> Result<
     relay.metrics.opens_admitted.inc();
     let publisher = incoming(&carrier, consumer, &open, &admitted).await?;
     Ok(Opened {
+        name,
         publisher,
         place,
         pending,
@@ -265,6 +288,7 @@ impl Opened {
     /// Runs the tunnel: the way there at once, the way back behind the publisher's answer.
     async fn join(self, relay: Arc<Relay>, consumer: Leg) {
         let Self {
+            name,
             publisher,
             place,
             pending,
@@ -285,13 +309,19 @@ impl Opened {
                     .instrument(tracing::Span::current()),
             ),
         );
-        let back = answered(&relay, place.tunnel(), publisher.recv, consumer.send, pending).await;
+        let ends = (publisher.recv, consumer.send);
+        let back = answered(&relay, name, place.tunnel(), ends, pending).await;
         match back {
-            Ok(back) => travel(Arc::clone(&relay), back, Arc::clone(place.tunnel())).await,
+            Ok(back) => {
+                let live = place.tunnel().live();
+                debug!(tunnel = %name, route = %live.route, publisher = %live.publisher, "tunnel begins");
+                travel(Arc::clone(&relay), back, Arc::clone(place.tunnel())).await;
+            }
             // Ends the way there as well, and tells both peers.
             Err(code) => place.tunnel().close(code),
         }
         let _ = way_there.await;
+        debug!(tunnel = %name, "tunnel ends");
         drop((place, legs));
     }
 }
@@ -300,9 +330,9 @@ impl Opened {
 /// the tunnel ends; the consumer has been told by then.
 async fn answered(
     relay: &Relay,
+    name: TunnelId,
     tunnel: &Tunnel,
-    mut from: LegRecv,
-    mut to: LegSend,
+    (mut from, mut to): (LegRecv, LegSend),
     pending: InUse,
 ) -> Result<Direction, RefusalCode> {
     let unreachable = OpenEnd::Failed(
@@ -332,7 +362,7 @@ async fn answered(
         _ = to.stopped() => left,
         code = tunnel.closed() => OpenEnd::Refuse(code.into()),
     };
-    let refusal = note(relay, &end);
+    let refusal = note(relay, Some(name), &end);
     from.stop(refusal.code.into());
     answer_refused(&mut to, refusal).await;
     Err(refusal.code)

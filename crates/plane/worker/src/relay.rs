@@ -137,7 +137,7 @@ impl Relay {
             },
         );
         self.count(&sessions);
-        self.metrics.hop_sessions_opened.inc();
+        self.metrics.hop_sessions_accepted.inc();
         number
     }
 

@@ -1,6 +1,7 @@
 //! One hop session: its control stream, and the legs that its member opens.
 
 use crate::relay::{Relay, SessionNumber, ToSession, streams_max};
+use crate::told;
 use crate::{liveness, open};
 use fairlead_hop::{Frame, Refusal, Register, RelayControl, RelayEvent};
 use fairlead_model::{Identity, NodeId, RefusalCode};
@@ -91,7 +92,9 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
         replaced: Arc::clone(&wakes.replaced),
     };
     let number = relay.add_session(&carrier, to);
-    info!(remote = %carrier.remote_address(), "hop session up");
+    if let Some(suppressed) = told::session("up") {
+        info!(remote = %carrier.remote_address(), suppressed, "hop session up");
+    }
     let end = tokio::select! {
         end = control(&relay, &carrier, number, &wakes) => end,
         death = liveness::watch(&relay, &carrier, bindings, &wakes.probe) => SessionEnd::Dead(death),
@@ -100,7 +103,9 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
     };
     carrier.close(end.code());
     relay.remove_session(number);
-    info!(reason = %chain(&end), "hop session ended");
+    if let Some(suppressed) = told::session("ended") {
+        info!(reason = %chain(&end), suppressed, "hop session ended");
+    }
 }
 
 /// What wakes the control stream's loop besides its frames.
@@ -283,7 +288,9 @@ fn answer_registration(
 ) -> Result<(), fairlead_hop::SessionFault> {
     match admit_registration(relay, carrier.peer(), number, register) {
         Ok(()) => {
-            info!(endpoint = %register.endpoint, generation = register.generation.0, "registered");
+            if let Some(suppressed) = told::session("registered") {
+                info!(endpoint = %register.endpoint, generation = register.generation.0, suppressed, "registered");
+            }
             machine.registered(register)
         }
         Err(code) => {

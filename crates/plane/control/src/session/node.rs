@@ -7,6 +7,7 @@ use crate::observed::{LastRefusal, Listener, NodeReport, Reach};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
 use crate::record::{MemberKey, NodeRecord, Text, key};
+use crate::told;
 use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::pb::{self, node_down, node_up};
 use fairlead_trust::{NodePolicy, Verified};
@@ -58,7 +59,9 @@ pub(super) async fn run(
         return;
     };
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
-        tracing::warn!(node = %id, fault, "a node's session was refused");
+        if let Some(suppressed) = told::session("refused") {
+            tracing::warn!(node = %id, fault, suppressed, "a node's session was refused");
+        }
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
@@ -79,7 +82,9 @@ pub(super) async fn run(
         Ok(()) => task.serve(&mut up, &cancel).await,
         Err(ended) => ended,
     };
-    tracing::info!(node = %id, ?ended, "a node's session ended");
+    if let Some(suppressed) = told::session("ended") {
+        tracing::info!(node = %id, ?ended, suppressed, "a node's session ended");
+    }
     inner.observed.close_node(id, session.number, inner.clock.mono());
     // One that opened while the member was removed.
     if inner.ledger.state().node(id).is_none() {
@@ -101,7 +106,9 @@ impl Task {
             return Err(Ended::Gone);
         }
         let record = state.node(self.id).ok_or(Ended::Gone)?;
-        tracing::info!(node = %record.name.0, "a node connected");
+        if let Some(suppressed) = told::session("connected") {
+            tracing::info!(node = %record.name.0, suppressed, "a node connected");
+        }
         self.send(node_down::Body::Welcome(pb::NodeWelcome {
             name: record.name.0.to_string(),
             wall_clock_ms: self.inner.clock.wall().0,

@@ -12,6 +12,7 @@ use crate::publish::is_of_head;
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text, key, time_text};
 use crate::setting::Settings;
+use crate::told;
 use bytes::Bytes;
 use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, RelayId, WallTime};
 use fairlead_rpc::pb::{self, relay_down, relay_up};
@@ -86,7 +87,9 @@ pub(super) async fn run(
         return;
     };
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
-        tracing::warn!(relay = %id, fault, "a relay's session was refused");
+        if let Some(suppressed) = told::session("refused") {
+            tracing::warn!(relay = %id, fault, suppressed, "a relay's session was refused");
+        }
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
@@ -109,7 +112,9 @@ pub(super) async fn run(
         Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
         Err(ended) => ended,
     };
-    tracing::info!(relay = %id, ?ended, "a relay's session ended");
+    if let Some(suppressed) = told::session("ended") {
+        tracing::info!(relay = %id, ?ended, suppressed, "a relay's session ended");
+    }
     if inner.observed.close_relay(id, session.number, inner.clock.mono())
         && let Err(error) = record_loss(&inner, id).await
     {
@@ -136,7 +141,9 @@ impl Task {
             return Err(Ended::Gone);
         }
         let record = state.relay(self.id).ok_or(Ended::Gone)?;
-        tracing::info!(relay = %record.name.0, version = %text(hello.version), "a relay connected");
+        if let Some(suppressed) = told::session("connected") {
+            tracing::info!(relay = %record.name.0, version = %text(hello.version), suppressed, "a relay connected");
+        }
         self.send(relay_down::Body::Welcome(pb::RelayWelcome {
             name: record.name.0.to_string(),
             wall_clock_ms: self.inner.clock.wall().0,

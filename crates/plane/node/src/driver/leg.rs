@@ -82,7 +82,7 @@ impl LegIo {
     }
 
     /// The session that it runs over.
-    pub(super) const fn via(&self) -> Via {
+    pub(crate) const fn via(&self) -> Via {
         self.via
     }
 
