@@ -9,3 +9,4 @@
 
 mod enrol;
 mod pool;
+mod reference;
