@@ -23,6 +23,7 @@ pub mod estate;
 pub mod memory;
 pub mod metrics;
 pub mod net;
+pub mod openmetrics;
 pub mod ping_pong;
 pub mod pool;
 pub mod postgres;

@@ -21,9 +21,8 @@ impl Scrape {
     /// # Errors
     /// When nobody answers in time, or not with 200.
     pub async fn of(url: &str) -> Result<Self> {
-        tokio::time::timeout(SCRAPE_LIMIT, Self::fetch(url))
-            .await
-            .with_context(|| format!("{url}: no answer"))?
+        let page = get(url, "*/*").await?;
+        Ok(Self { text: page.body })
     }
 
     /// Reads the URL on a host of its own.
@@ -32,32 +31,10 @@ impl Scrape {
     /// As [`Scrape::of`].
     pub async fn of_host(host: &Host, url: &str) -> Result<Self> {
         let address = host_and_path(url)?.0.parse()?;
-        tokio::time::timeout(SCRAPE_LIMIT, Self::on(host.connect(address)?, url))
+        let page = tokio::time::timeout(SCRAPE_LIMIT, talk(host.connect(address)?, url, "*/*"))
             .await
-            .with_context(|| format!("{url} of {}: no answer", host.name()))?
-    }
-
-    async fn fetch(url: &str) -> Result<Self> {
-        let (host, _) = host_and_path(url)?;
-        let stream = TcpStream::connect(host)
-            .await
-            .with_context(|| format!("connect {host}"))?;
-        Self::on(stream, url).await
-    }
-
-    async fn on(mut stream: TcpStream, url: &str) -> Result<Self> {
-        let (host, path) = host_and_path(url)?;
-        let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
-        if !head.starts_with("HTTP/1.1 200") {
-            bail!("{url}: {}", head.lines().next().unwrap_or_default());
-        }
-        Ok(Self {
-            text: body.to_owned(),
-        })
+            .with_context(|| format!("{url} of {}: no answer", host.name()))??;
+        Ok(Self { text: page.body })
     }
 
     /// The sum of all samples of `name` that carry all of `labels`; `None` when there is none.
@@ -97,11 +74,55 @@ impl Scrape {
     }
 }
 
+/// A page that was got over plain HTTP.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// Status line and headers.
+    pub head: String,
+    /// What follows.
+    pub body: String,
+}
+
+/// Gets `http://HOST:PORT/PATH`, asking for a media type. HTTP/1.0, so that the body comes whole.
+///
+/// # Errors
+/// When nobody answers in time, or not with 200.
+pub async fn get(url: &str, accept: &str) -> Result<Page> {
+    tokio::time::timeout(SCRAPE_LIMIT, fetch(url, accept))
+        .await
+        .with_context(|| format!("{url}: no answer"))?
+}
+
+async fn fetch(url: &str, accept: &str) -> Result<Page> {
+    let (host, _) = host_and_path(url)?;
+    let stream = TcpStream::connect(host)
+        .await
+        .with_context(|| format!("connect {host}"))?;
+    talk(stream, url, accept).await
+}
+
 fn host_and_path(url: &str) -> Result<(&str, &str)> {
     let rest = url
         .strip_prefix("http://")
         .with_context(|| format!("`{url}` is no http URL"))?;
     Ok(rest.split_once('/').unwrap_or((rest, "")))
+}
+
+async fn talk(mut stream: TcpStream, url: &str, accept: &str) -> Result<Page> {
+    let (host, path) = host_and_path(url)?;
+    let request = format!("GET /{path} HTTP/1.0\r\nHost: {host}\r\nAccept: {accept}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.lines().next().unwrap_or_default();
+    if status.split(' ').nth(1) != Some("200") {
+        bail!("{url}: {status}: {body}");
+    }
+    Ok(Page {
+        head: head.to_owned(),
+        body: body.to_owned(),
+    })
 }
 
 #[cfg(test)]
