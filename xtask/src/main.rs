@@ -3,6 +3,8 @@
 
 mod arrows;
 mod bench;
+mod deb;
+mod docs;
 mod fuzz;
 mod needs;
 mod release;
@@ -38,6 +40,10 @@ enum Command {
     Arrows,
     /// Checks what memory would forget: file sizes, module docs, undocumented settings, stray words.
     Tidy,
+    /// Builds the Debian package, and tries it on a clean root.
+    Deb(deb::DebArguments),
+    /// Writes docs/reference from the code: settings, metrics, codes, command line.
+    Docs,
     /// Lists the requirements that no test cites, by area.
     Spec(spec::SpecArguments),
     /// Runs the fuzz targets.
@@ -65,6 +71,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Test(arguments) => test::run(arguments),
         Command::Arrows => arrows::run(),
         Command::Tidy => tidy::run(),
+        Command::Deb(arguments) => deb::run(arguments),
+        Command::Docs => docs::run(),
         Command::Spec(arguments) => spec::run(arguments),
         Command::Fuzz(arguments) => fuzz::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),

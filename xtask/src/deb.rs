@@ -1,0 +1,134 @@
+//! `cargo xtask deb`: the Debian package, and whether it installs on a clean system.
+
+use crate::{source, steps};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Arguments of `cargo xtask deb`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DebArguments {
+    /// Cargo profile of the binary in it.
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
+    /// Installs it on a fresh Debian root (debootstrap; needs root), upgrades and removes it there.
+    #[arg(long)]
+    check: bool,
+}
+
+/// The release that the package's metadata was written for.
+const CARGO_DEB_VERSION: &str = "3.8.0";
+/// The oldest Debian that the package is for.
+const SUITE: &str = "bookworm";
+
+/// Builds the package; with `--check`, installs it.
+pub(crate) fn run(arguments: &DebArguments) -> Result<()> {
+    std::env::set_current_dir(source::root()?)?;
+    if !steps::answers("cargo", &["deb", "--version"]) {
+        // A debug build is there in a third of the time, and its one run is short.
+        let mut install = Command::new("cargo");
+        install.args(["install", "--debug", "--locked", "--quiet"]);
+        install.args(["--version", CARGO_DEB_VERSION, "cargo-deb"]);
+        steps::run_command(&mut install)?;
+    }
+    let output = target().join("debian/fairlead.deb");
+    let mut build = Command::new("cargo");
+    build.args([
+        "deb",
+        "-p",
+        "fairlead",
+        "--profile",
+        &arguments.profile,
+        "--output",
+    ]);
+    steps::run_command(build.arg(&output))?;
+    println!("deb: {}", output.display());
+    if arguments.check {
+        check(&output)?;
+    }
+    Ok(())
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+/// Installs, upgrades and removes the package on a clean root.
+fn check(package: &Path) -> Result<()> {
+    let root = target().join("debian/root");
+    if root.exists() {
+        std::fs::remove_dir_all(&root)?;
+    }
+    std::fs::create_dir_all(&root)?;
+    let include = "--include=systemd,libgcc-s1";
+    steps::run_command(
+        Command::new("debootstrap")
+            .args(["--variant=minbase", include, SUITE])
+            .arg(&root),
+    )
+    .context("debootstrap, of Debian's package of that name, as root")?;
+    std::fs::copy(package, root.join("fairlead.deb"))?;
+    inside(&root, &["dpkg", "-i", "/fairlead.deb"])?;
+    let version = inside(&root, &["fairlead", "--version"])?;
+    let users = inside(
+        &root,
+        &[
+            "getent",
+            "passwd",
+            "fairlead-control",
+            "fairlead-relay",
+            "fairlead-node",
+        ],
+    )?;
+    ensure!(users.lines().count() == 3, "users: {users}");
+    ensure!(
+        inside(&root, &["stat", "-c", "%U %a", "/var/lib/fairlead"])?.trim() == "root 755",
+        "the parent of the state folders"
+    );
+    for unit in ["control", "relay", "node"] {
+        let unit = format!("/usr/lib/systemd/system/fairlead-{unit}.service");
+        let said = inside(&root, &["systemd-analyze", "verify", "--man=no", &unit])?;
+        ensure!(said.is_empty(), "{unit}: {said}");
+    }
+    // What the operator changed outlives an upgrade; what the package changes does not ask.
+    let settings = root.join("etc/fairlead/node.toml");
+    let changed = std::fs::read_to_string(&settings)? + "# mine\n";
+    std::fs::write(&settings, &changed)?;
+    std::fs::write(root.join("var/lib/fairlead/kept"), "key")?;
+    inside(&root, &["dpkg", "-i", "--force-confold", "/fairlead.deb"])?;
+    ensure!(
+        std::fs::read_to_string(&settings)? == changed,
+        "an upgrade changed settings"
+    );
+    inside(&root, &["dpkg", "--purge", "fairlead"])?;
+    ensure!(
+        !root.join("usr/bin/fairlead").exists() && !settings.exists(),
+        "a purge left files"
+    );
+    ensure!(
+        root.join("var/lib/fairlead/kept").exists(),
+        "a purge removed keys"
+    );
+    println!(
+        "deb: {} installs, upgrades and is removed on a clean {SUITE}",
+        version.trim()
+    );
+    std::fs::remove_dir_all(&root)?;
+    Ok(())
+}
+
+/// Runs a command in the root; everything that it said. Its own locale is all that a clean root has.
+fn inside(root: &Path, command: &[&str]) -> Result<String> {
+    let output = Command::new("chroot")
+        .arg(root)
+        .args(command)
+        .env("LC_ALL", "C.UTF-8")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if !output.status.success() {
+        bail!("{command:?}: {}: {said}", output.status);
+    }
+    Ok(said)
+}
