@@ -254,6 +254,21 @@ fn hop_frames() {
     save("hop_frame", "all", &all);
 }
 
+fn live_messages() {
+    use fairlead_hop::liveness::{BindRefusal, LiveMessage};
+    let boot = ProcessBootId::from_bytes([7; 16]);
+    for (name, message) in [
+        ("live-bind", LiveMessage::Bind(SessionId::from_bytes([6; 16]))),
+        ("live-bound", LiveMessage::Bound(boot)),
+        ("live-none", LiveMessage::Refused(BindRefusal::NoSession, boot)),
+        ("live-busy", LiveMessage::Refused(BindRefusal::Busy, boot)),
+        ("live-ping", LiveMessage::Ping(1)),
+        ("live-pong", LiveMessage::Pong(u64::MAX)),
+    ] {
+        save("hop_frame", name, &message.encode());
+    }
+}
+
 fn stream_frames() {
     let (epoch, grant) = (LegEpoch(2), b"grant");
     let frames = [
@@ -451,6 +466,7 @@ fn texts() {
 fn main() {
     signed();
     hop_frames();
+    live_messages();
     stream_frames();
     sealed_streams();
     certificates();

@@ -1,11 +1,17 @@
-//! Hop frames: no bytes panic, and what decodes survives encoding.
+//! Hop frames and liveness messages: no bytes panic, and what decodes survives encoding.
 #![no_main]
 
 use bytes::BytesMut;
 use fairlead_hop::frame::{Decoded, Frame};
+use fairlead_hop::liveness::LiveMessage;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
+    if let Ok(bytes) = data.try_into()
+        && let Ok(message) = LiveMessage::decode(bytes)
+    {
+        assert_eq!(&message.encode(), bytes, "a message has one encoding");
+    }
     let mut left = data;
     while let Ok(decoded) = Frame::decode(left) {
         let consumed = match decoded {

@@ -42,6 +42,9 @@ pub const QUIC_SILENCE_MAX: Duration = Duration::from_secs(10);
 pub const FROZEN_MAX: Duration = Duration::from_secs(60);
 /// A quiet end of a carrier sends something this often, and is answered.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// The same of a node's end. After its way to the relay has changed, the relay's packets go astray
+/// until one of the node's own shows the new one: within this (F-05: reachable within a second).
+pub const NODE_KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Silence of QUIC that agrees with a kernel that got no acknowledgement for
 /// [`UNACKNOWLEDGED_MAX`]: as long, less what a keep-alive may be late.
 const SILENT_TOO: Duration = Duration::from_millis(1_900);

@@ -77,9 +77,7 @@ impl<'a> Watched<'a> {
                 match action {
                     NodeAction::Probe => self.vitals.probe.notify_one(),
                     NodeAction::Connect(limit) => attempt = Some(self.attempt(limit)),
-                    NodeAction::OnlyQuic => {
-                        tracing::warn!(relay = %self.relay.name, address = %self.carrier.remote_address(), "no liveness connection to the relay over TCP: a relay that dies is noticed later");
-                    }
+                    NodeAction::OnlyQuic => self.warn(),
                     NodeAction::Dead(death) => {
                         self.count_death(death);
                         return death;
@@ -142,6 +140,12 @@ impl<'a> Watched<'a> {
             self.context
                 .relays
                 .mark(self.relay.relay, self.number, |s| s.doubt = doubt);
+        }
+    }
+
+    fn warn(&self) {
+        if let Some(suppressed) = self.context.only_quic.allow(std::time::Instant::now()) {
+            tracing::warn!(relay = %self.relay.name, address = %self.carrier.remote_address(), suppressed, "no liveness connection to the relay over TCP: its death is noticed later");
         }
     }
 

@@ -18,9 +18,10 @@ use crate::session::{self, SessionContext};
 use crate::state::NodeState;
 use crate::view::{ViewKeeper, ViewReceiver};
 use crate::warm;
+use fairlead_hop::liveness;
 use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, SystemClock, rng};
-use fairlead_telemetry::{Health, Metrics, Served, chain};
+use fairlead_telemetry::{Health, Metrics, RateLimitedLog, Served, chain};
 use fairlead_transport::{CarrierConfig, Dialler};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -158,7 +159,11 @@ pub(crate) async fn start_and_wait(
         stream_config,
         turn: AtomicUsize::new(0),
     });
-    let dialler = Dialler::new(tls.clone(), &CarrierConfig::default()).map_err(NodeError::Dialler)?;
+    let carrier = CarrierConfig {
+        keep_alive: liveness::NODE_KEEP_ALIVE,
+        ..CarrierConfig::default()
+    };
+    let dialler = Dialler::new(tls.clone(), &carrier).map_err(NodeError::Dialler)?;
     let sessions = Arc::new(SessionContext {
         dialler,
         relays: relays.clone(),
@@ -169,6 +174,7 @@ pub(crate) async fn start_and_wait(
         process_boot: rng::new_id(),
         software: config.version,
         session_numbers: AtomicU32::new(0),
+        only_quic: RateLimitedLog::new(session::LOG_EVERY),
         streams: streams.clone(),
     });
     let keeper = Arc::new(Mutex::new(keeper));

@@ -39,7 +39,7 @@ const FAREWELL_MAX: Duration = Duration::from_millis(300);
 /// for without any consumer's key; 500 simultaneous opens must fit.
 const INCOMING_MAX: usize = 1024;
 /// How often a lasting failure to reach a relay is logged again.
-const LOG_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// What every hop session of the daemon shares.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct SessionContext {
     pub(crate) software: &'static str,
     /// Counts the sessions of this run, whatever the relay.
     pub(crate) session_numbers: AtomicU32,
+    /// Of relays to which only UDP passes.
+    pub(crate) only_quic: RateLimitedLog,
     /// Incoming legs run here.
     pub(crate) streams: TaskTracker,
 }

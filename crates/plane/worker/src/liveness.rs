@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 /// Wait after the system gave no connection, such as for want of descriptors: they come back as
 /// sessions end, and nodes wait in the backlog meanwhile.
@@ -101,7 +101,7 @@ pub(crate) async fn watch(
             // What a node does not answer is the node's load: its kernel has.
             Event::Pings(Ok(_)) => {}
             Event::Pings(Err(cause)) => {
-                info!(cause = cause.as_str(), "liveness connection lost");
+                debug!(cause = cause.as_str(), "liveness connection lost");
                 relay.metrics.liveness_lost(cause);
                 standing.set(None);
                 machine.lost(cause, now);

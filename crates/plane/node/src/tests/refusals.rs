@@ -1,7 +1,8 @@
 //! Who and what is refused (R-STR-05, R-STR-07, F-08, R-REV-01).
 
-use super::pool::{PATIENCE, Pool, eventually, keyring};
+use super::pool::{BETA, PATIENCE, Pool, eventually, keyring};
 use super::traffic::{echo, exchange};
+use super::wire::Wire;
 use crate::metrics::StreamRole;
 use fairlead_model::RefusalCode;
 use fairlead_trust::SigningKey;
@@ -47,6 +48,36 @@ async fn targets_fail_by_code() {
         })
         .await;
     }
+    eventually("the streams to be forgotten", || {
+        pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
+    })
+    .await;
+}
+
+/// F-08: an endpoint that the publisher does not know, although a relay still sends to it, has its
+/// own code, in under a second and for good; nothing is left of the stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_unknown_endpoint_has_its_code() {
+    let echo = echo().await;
+    let mut pool = Pool::start(1, &[echo.clone(), echo]).await;
+    // The publisher's goodbye takes this long to the relay, which sends to it meanwhile.
+    let wire = Wire::to(pool.workers[0].address, Duration::from_millis(150)).await;
+    pool.detours = vec![(BETA, pool.workers[0].id, wire.address)];
+    pool.redial().await;
+    assert_eq!(exchange(pool.connect(1).await, b"known").await.unwrap(), b"known");
+    let mut policy = pool.next_beta_policy();
+    policy
+        .publications
+        .retain(|p| p.endpoint != pool.links[1].endpoint);
+    pool.beta.offer_policy(&pool.authority.node_policy(&policy));
+    let took = is_reset(&pool, 1).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let code = RefusalCode::UnknownEndpoint;
+    eventually("the refusal to be counted", || {
+        pool.alpha.refused(StreamRole::Consumer, code) == 1
+    })
+    .await;
+    assert_eq!(exchange(pool.connect(0).await, b"other").await.unwrap(), b"other");
     eventually("the streams to be forgotten", || {
         pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
     })
