@@ -11,6 +11,9 @@ pub(crate) struct DebArguments {
     /// Cargo profile of the binary in it.
     #[arg(long, value_name = "NAME", default_value = "release")]
     profile: String,
+    /// A package that is there already: it is not built.
+    #[arg(long, value_name = "FILE")]
+    package: Option<PathBuf>,
     /// Installs it on a fresh Debian root (debootstrap; needs root), upgrades and removes it there.
     #[arg(long)]
     check: bool,
@@ -24,6 +27,18 @@ const SUITE: &str = "bookworm";
 /// Builds the package; with `--check`, installs it.
 pub(crate) fn run(arguments: &DebArguments) -> Result<()> {
     std::env::set_current_dir(source::root()?)?;
+    let package = match &arguments.package {
+        Some(package) => package.clone(),
+        None => build(&arguments.profile)?,
+    };
+    println!("deb: {}", package.display());
+    if arguments.check {
+        check(&package)?;
+    }
+    Ok(())
+}
+
+fn build(profile: &str) -> Result<PathBuf> {
     if !steps::answers("cargo", &["deb", "--version"]) {
         // A debug build is there in a third of the time, and its one run is short.
         let mut install = Command::new("cargo");
@@ -31,21 +46,47 @@ pub(crate) fn run(arguments: &DebArguments) -> Result<()> {
         install.args(["--version", CARGO_DEB_VERSION, "cargo-deb"]);
         steps::run_command(&mut install)?;
     }
-    let output = target().join("debian/fairlead.deb");
+    steps::run("cargo", &["build", "-p", "fairlead", "--profile", profile])?;
+    let folder = target().join(profile);
+    extras(&folder.join("fairlead"), &folder.join("extra"))?;
+    let package = target().join("debian/fairlead.deb");
     let mut build = Command::new("cargo");
     build.args([
         "deb",
+        "--no-build",
         "-p",
         "fairlead",
         "--profile",
-        &arguments.profile,
+        profile,
         "--output",
     ]);
-    steps::run_command(build.arg(&output))?;
-    println!("deb: {}", output.display());
-    if arguments.check {
-        check(&output)?;
+    steps::run_command(build.arg(&package))?;
+    Ok(package)
+}
+
+/// Man pages and completions, as the binary writes them.
+fn extras(binary: &Path, folder: &Path) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)?;
     }
+    let (completions, pages) = (folder.join("completions"), folder.join("man"));
+    std::fs::create_dir_all(&completions)?;
+    std::fs::create_dir_all(&pages)?;
+    for (shell, name) in [
+        ("bash", "fairlead"),
+        ("zsh", "_fairlead"),
+        ("fish", "fairlead.fish"),
+    ] {
+        let output = Command::new(binary).args(["completions", shell]).output()?;
+        ensure!(output.status.success(), "completions {shell}: {}", output.status);
+        std::fs::write(completions.join(name), output.stdout)?;
+    }
+    let man = Command::new(binary).args(["man", "--dir"]).arg(&pages).output()?;
+    ensure!(
+        man.status.success(),
+        "man: {}",
+        String::from_utf8_lossy(&man.stderr)
+    );
     Ok(())
 }
 
@@ -87,7 +128,7 @@ fn check(package: &Path) -> Result<()> {
     );
     for unit in ["control", "relay", "node"] {
         let unit = format!("/usr/lib/systemd/system/fairlead-{unit}.service");
-        let said = inside(&root, &["systemd-analyze", "verify", "--man=no", &unit])?;
+        let said = with_proc(&root, &["systemd-analyze", "verify", "--man=no", &unit])?;
         ensure!(said.is_empty(), "{unit}: {said}");
     }
     // What the operator changed outlives an upgrade; what the package changes does not ask.
@@ -117,11 +158,25 @@ fn check(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command in the root; everything that it said. Its own locale is all that a clean root has.
+/// Runs a command in the root, as an image builder does: without /proc. Everything that it said.
 fn inside(root: &Path, command: &[&str]) -> Result<String> {
-    let output = Command::new("chroot")
+    spoken(Command::new("chroot").arg(root).args(command))
+}
+
+/// The same with /proc, in a mount namespace of its own.
+fn with_proc(root: &Path, command: &[&str]) -> Result<String> {
+    let script = "mount -t proc proc \"$0/proc\" && exec chroot \"$0\" \"$@\"";
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--mount", "--", "sh", "-c", script])
         .arg(root)
-        .args(command)
+        .args(command);
+    spoken(&mut unshare)
+}
+
+/// Runs a command with what a clean root has; everything that it said.
+fn spoken(command: &mut Command) -> Result<String> {
+    let output = command
         .env("LC_ALL", "C.UTF-8")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the checks that no compiler makes and nobody remembers.
 
 mod dependencies;
+mod operators;
 mod settings;
 mod text;
 
@@ -37,6 +38,7 @@ pub(crate) fn run() -> Result<()> {
     let files = source::files()?;
     let mut faults: Vec<Fault> = files.iter().flat_map(text::check).collect();
     faults.extend(settings::check(&files));
+    faults.extend(operators::check(&files));
     faults.extend(dependencies::check(&files, &crate::arrows::packages()?)?);
     faults.sort();
     let long = files.iter().filter(|f| text::is_long(f)).count();

@@ -39,7 +39,7 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<Fault> {
                 ));
             } else if !documented(page, &setting) {
                 let what = format!(
-                    "`{}` is not in {PAGE} with the meaning: {}",
+                    "`{}` is not in {PAGE} (`cargo xtask docs` writes it) with the meaning: {}",
                     setting.key, setting.meaning
                 );
                 faults.push(Fault::at(table, setting.line, what));

@@ -7,6 +7,7 @@ mod console;
 mod control_gone;
 mod database;
 mod database_faults;
+mod deploy;
 mod endings;
 mod enrolment;
 mod hosts;
