@@ -6,9 +6,12 @@
 //! how it went.
 
 pub mod cli;
+mod doctor;
 mod enrol;
 pub mod exit;
 pub mod faults;
+mod hoist;
+mod pages;
 mod ports;
 mod profile;
 mod prompt;
@@ -20,6 +23,7 @@ pub mod tie;
 mod tls;
 mod up;
 mod verbs;
+mod watch;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -33,7 +37,7 @@ const LOG_VARIABLE: &str = "FAIRLEAD_LOG";
 /// Runs the command line; the binary's `main`.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(hoist::connection_flags(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; clap's own code for the rest is 2.
@@ -80,17 +84,25 @@ fn dispatch(command: Command) -> Result<Exit, Failure> {
         Command::Token(group) => short(verbs::token(&group)),
         Command::Login(flags) => short(profile::login(&flags)),
         Command::Status(flags) => short(verbs::status(&flags)),
+        Command::Doctor(flags) => on_one_thread(doctor::run(&flags)),
+        Command::Completions(flags) => Ok(pages::completions(&flags)),
+        Command::Man(flags) => pages::man(&flags).map(|()| Exit::Done),
     }
 }
 
-/// Runs a command on one thread; it logs warnings only.
+/// Runs a command that is done when it has not failed.
 fn short(command: impl Future<Output = Result<(), Failure>>) -> Result<Exit, Failure> {
+    on_one_thread(async { command.await.map(|()| Exit::Done) })
+}
+
+/// Runs a command on one thread; it logs warnings only.
+fn on_one_thread(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     init_log(LogFormat::Text, "warn");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(run::RunError::Runtime)?;
-    runtime.block_on(command).map(|()| Exit::Done)
+    runtime.block_on(command)
 }
 
 /// Starts logging to standard error.

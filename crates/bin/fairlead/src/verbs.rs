@@ -1,7 +1,9 @@
 //! The admin's verbs: each a request to the control plane, shown as a table, a page or JSON.
 
 mod find;
+mod list;
 mod page;
+mod status;
 
 use crate::cli::verbs as cli;
 use crate::cli::verbs::{AuditVerb, LinkVerb, NodeVerb, RelayVerb, SettingsVerb, TokenVerb};
@@ -9,11 +11,14 @@ use crate::exit::Failure;
 use crate::faults::{Faults, SettingsError};
 use crate::profile;
 use crate::table;
+use crate::watch;
 use fairlead_admin::json;
 use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
-use page::{optional, or_dash, short_time, show};
+pub(crate) use find::nearest;
+pub(crate) use page::{copies, head};
+use page::{or_dash, short_time, show};
 use std::ops::RangeInclusive;
 
 /// Most entries one request may ask for; the API's own bound.
@@ -51,43 +56,24 @@ pub(crate) async fn relay(group: &cli::Relay) -> Result<(), Failure> {
             let issued: json::Issued = profile::client(connection)?.post("/v1/relays", &body).await?;
             show(connection, &issued, page::issued);
         }
-        RelayVerb::Ls => {
-            let relays: json::List<json::Relay> = profile::client(connection)?.get("/v1/relays").await?;
-            show(connection, &relays, |relays| {
-                let rows = relays.items.iter().map(|r| {
-                    vec![
-                        r.name.clone(),
-                        r.state.clone(),
-                        r.address.clone(),
-                        r.failure_domain.clone(),
-                        yes_no(r.local).to_owned(),
-                        or_dash(&r.version),
-                        r.endpoints.to_string(),
-                        r.worker.as_ref().map_or(0, |w| w.live_tunnels).to_string(),
-                        or_dash(&r.state_reason),
-                    ]
-                });
-                table::print(
-                    &[
-                        "NAME",
-                        "STATE",
-                        "ADDRESS",
-                        "FAILURE DOMAIN",
-                        "LOCAL",
-                        "VERSION",
-                        "ENDPOINTS",
-                        "TUNNELS",
-                        "REASON",
-                    ],
-                    rows.collect(),
-                );
-            });
+        RelayVerb::Ls { watch } => {
+            let client = profile::client(connection)?;
+            watch::repeat(watch, async || {
+                let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
+                show(connection, &relays, list::relays);
+                Ok(())
+            })
+            .await?;
         }
-        RelayVerb::Show { relay } => {
+        RelayVerb::Show { relay, watch } => {
             let one = One::of("relays", relay)?;
             let client = profile::client(connection)?;
-            let relay: json::Relay = one.known(&client, client.get(&one.path()).await).await?;
-            show(connection, &relay, page::relay);
+            watch::repeat(watch, async || {
+                let relay: json::Relay = one.known(&client, client.get(&one.path()).await).await?;
+                show(connection, &relay, page::relay);
+                Ok(())
+            })
+            .await?;
         }
         RelayVerb::Token { relay } => reissue(connection, "relays", relay).await?,
         RelayVerb::Rm { relay } => remove(connection, "relays", relay).await?,
@@ -129,40 +115,24 @@ pub(crate) async fn node(group: &cli::Node) -> Result<(), Failure> {
             let issued: json::Issued = profile::client(connection)?.post("/v1/nodes", &body).await?;
             show(connection, &issued, page::issued);
         }
-        NodeVerb::Ls => {
-            let nodes: json::List<json::Node> = profile::client(connection)?.get("/v1/nodes").await?;
-            show(connection, &nodes, |nodes| {
-                let rows = nodes.items.iter().map(|n| {
-                    let connected = n.relays.iter().filter(|r| r.connected).count();
-                    vec![
-                        n.name.clone(),
-                        n.state.clone(),
-                        or_dash(&n.version),
-                        format!("{connected} of {}", n.relays.len()),
-                        n.live_streams.to_string(),
-                        optional(n.last_seen.as_ref()),
-                        or_dash(&n.state_reason),
-                    ]
-                });
-                table::print(
-                    &[
-                        "NAME",
-                        "STATE",
-                        "VERSION",
-                        "RELAYS",
-                        "STREAMS",
-                        "LAST SEEN",
-                        "REASON",
-                    ],
-                    rows.collect(),
-                );
-            });
+        NodeVerb::Ls { watch } => {
+            let client = profile::client(connection)?;
+            watch::repeat(watch, async || {
+                let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
+                show(connection, &nodes, list::nodes);
+                Ok(())
+            })
+            .await?;
         }
-        NodeVerb::Show { node } => {
+        NodeVerb::Show { node, watch } => {
             let one = One::of("nodes", node)?;
             let client = profile::client(connection)?;
-            let node: json::Node = one.known(&client, client.get(&one.path()).await).await?;
-            show(connection, &node, page::node);
+            watch::repeat(watch, async || {
+                let node: json::Node = one.known(&client, client.get(&one.path()).await).await?;
+                show(connection, &node, page::node);
+                Ok(())
+            })
+            .await?;
         }
         NodeVerb::Token { node } => reissue(connection, "nodes", node).await?,
         NodeVerb::Rm { node } => remove(connection, "nodes", node).await?,
@@ -203,35 +173,24 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
                 ));
             });
         }
-        LinkVerb::Ls => {
-            let links: json::List<json::Link> = profile::client(connection)?.get("/v1/links").await?;
-            show(connection, &links, |links| {
-                let rows = links.items.iter().map(|l| {
-                    vec![
-                        l.name.clone(),
-                        l.state.clone(),
-                        l.class.clone(),
-                        l.from.name.clone(),
-                        l.listen.clone(),
-                        l.to.name.clone(),
-                        l.target.clone(),
-                        names(&l.relays),
-                        page::link_reason(l),
-                    ]
-                });
-                table::print(
-                    &[
-                        "NAME", "STATE", "CLASS", "FROM", "LISTEN", "TO", "TARGET", "RELAYS", "REASON",
-                    ],
-                    rows.collect(),
-                );
-            });
+        LinkVerb::Ls { watch } => {
+            let client = profile::client(connection)?;
+            watch::repeat(watch, async || {
+                let links: json::List<json::Link> = client.get("/v1/links").await?;
+                show(connection, &links, list::links);
+                Ok(())
+            })
+            .await?;
         }
-        LinkVerb::Show { link } => {
+        LinkVerb::Show { link, watch } => {
             let one = One::of("links", link)?;
             let client = profile::client(connection)?;
-            let link: json::Link = one.known(&client, client.get(&one.path()).await).await?;
-            show(connection, &link, page::link);
+            watch::repeat(watch, async || {
+                let link: json::Link = one.known(&client, client.get(&one.path()).await).await?;
+                show(connection, &link, page::link);
+                Ok(())
+            })
+            .await?;
         }
         LinkVerb::Rm { link } => {
             let one = One::of("links", link)?;
@@ -401,9 +360,11 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
 }
 
 pub(crate) async fn status(flags: &cli::Status) -> Result<(), Failure> {
-    let status: json::Status = profile::client(&flags.connection)?.get("/v1/status").await?;
-    show(&flags.connection, &status, page::status);
-    Ok(())
+    let client = profile::client(&flags.connection)?;
+    watch::repeat(&flags.watch, async || {
+        status::show(&flags.connection, &client).await
+    })
+    .await
 }
 
 #[cfg(test)]

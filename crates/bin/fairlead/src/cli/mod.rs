@@ -15,7 +15,8 @@ use clap::{Parser, Subcommand};
     about = "A pool of relays that carries private TCP traffic between hosts which only connect outwards",
     long_about = "Fairlead carries private TCP traffic (databases, APIs, storage) between hosts that can only \
                   connect outwards, through a pool of relays that cannot read it.\n\n\
-                  New here? `fairlead up --demo` runs a whole pool on this machine, with a demo service.\n\n\
+                  New here? `fairlead up --demo` runs a whole pool on this machine, with a demo service. With a \
+                  pool at hand, begin with `fairlead login`, then `fairlead status`.\n\n\
                   Words: a relay joins tunnels; a node is a host that publishes or consumes a service; a \
                   link is your wish that one node reaches a service of another; the control plane decides \
                   and signs.",
@@ -65,6 +66,18 @@ pub enum Command {
     /// fetched and checked against --ca-pin; the token from --token-file, or standard input; on a
     /// terminal it is asked for.
     Login(verbs::Login),
-    /// The state of the installation in a few lines
+    /// The state of the installation in a few lines, and what needs attention
     Status(verbs::Status),
+    /// Check the pool, one member or one link, with new tunnels through it
+    ///
+    /// Shows for each relay its worker, identity and certificate, the policy it keeps, its address and
+    /// listeners, and which nodes reach it; and opens a new hop session and a new tunnel through it,
+    /// whose bytes are compared: old long streams can hide that nothing new is admitted. Each check is
+    /// ok, a warning, failed or not measured, with what to do. Needs a token with admin:system for the
+    /// tunnels.
+    Doctor(verbs::Doctor),
+    /// Print the completions of a shell: bash, zsh, fish, elvish or powershell
+    Completions(verbs::Completions),
+    /// Print the man page, or write a page for each command
+    Man(verbs::Man),
 }

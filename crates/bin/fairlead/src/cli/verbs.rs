@@ -60,6 +60,22 @@ impl Connection {
     }
 }
 
+/// Reading again and again.
+#[derive(Debug, Args, Clone, Default)]
+pub struct Watch {
+    /// Read again every 2 s, or TIME, until Ctrl-C. Where standard output is no terminal, only what
+    /// has changed is printed
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2s",
+        help_heading = "Output"
+    )]
+    pub watch: Option<String>,
+}
+
 macro_rules! groups {
     ($($(#[$doc:meta])* $name:ident, $verbs:ty;)*) => {$(
         $(#[$doc])*
@@ -94,6 +110,9 @@ groups! {
 #[derive(Debug, Subcommand)]
 pub enum RelayVerb {
     /// Add a relay to the pool; prints the one-shot command to run on its host
+    #[command(
+        after_help = "Example:\n  fairlead relay add paris-1 --address paris-1.example --failure-domain rack-1"
+    )]
     Add {
         /// Display name, e.g. paris-1
         name: String,
@@ -109,11 +128,18 @@ pub enum RelayVerb {
         local: bool,
     },
     /// List relays
-    Ls,
+    Ls {
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
+    },
     /// Show one relay
     Show {
         /// Name or id
         relay: String,
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Give a relay that has not connected yet a new one-shot token; its older one ends
     Token {
@@ -131,16 +157,24 @@ pub enum RelayVerb {
 #[derive(Debug, Subcommand)]
 pub enum NodeVerb {
     /// Add a node; prints the one-shot command to run on its host
+    #[command(after_help = "Example:\n  fairlead node add db-host")]
     Add {
         /// Display name, e.g. db-host
         name: String,
     },
     /// List nodes
-    Ls,
+    Ls {
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
+    },
     /// Show one node
     Show {
         /// Name or id
         node: String,
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Give a node that has not connected yet a new one-shot token; its older one ends
     Token {
@@ -182,11 +216,18 @@ pub enum LinkVerb {
         class: String,
     },
     /// List links
-    Ls,
+    Ls {
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
+    },
     /// Show one link
     Show {
         /// Name or id
         link: String,
+        /// Reading again and again.
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Remove a link; its tunnels are closed
     Rm {
@@ -199,6 +240,9 @@ pub enum LinkVerb {
 #[derive(Debug, Subcommand)]
 pub enum AuditVerb {
     /// List entries, oldest first
+    #[command(
+        after_help = "Examples:\n  fairlead audit ls --last 20\n  fairlead audit ls --json --after 100 --limit 1000"
+    )]
     Ls {
         /// Only entries after this number
         #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
@@ -223,6 +267,7 @@ pub enum SettingsVerb {
         key: String,
     },
     /// Change one setting
+    #[command(after_help = "Example:\n  fairlead settings set policy.lease 48h")]
     Set {
         /// E.g. policy.lease; or KEY=VALUE
         key: String,
@@ -236,6 +281,9 @@ pub enum SettingsVerb {
 #[derive(Debug, Subcommand)]
 pub enum TokenVerb {
     /// Make an admin token; it is printed once, on standard output
+    #[command(
+        after_help = "Example:\n  (umask 077; fairlead token add dashboard --scope read > dashboard.token)"
+    )]
     Add {
         /// What it is for
         name: String,
@@ -257,6 +305,9 @@ pub enum TokenVerb {
 
 /// `login`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fairlead login --control control.example --ca-file ca.pem
+  fairlead login --control control.example --ca-pin sha256:… < admin.token")]
 pub struct Login {
     /// How to reach the control plane; `--token-file -` or none reads the token from standard input.
     #[command(flatten)]
@@ -268,8 +319,60 @@ pub struct Login {
 
 /// `status`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fairlead status
+  fairlead status --watch")]
 pub struct Status {
+    /// Reading again and again.
+    #[command(flatten)]
+    pub watch: Watch,
     /// How to reach the control plane.
     #[command(flatten)]
     pub connection: Connection,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fairlead doctor                                the whole pool
+  fairlead doctor paris-1                        one relay, node or link
+  fairlead doctor --no-tunnel --json             without new tunnels, for a program
+  fairlead doctor --dir /var/lib/fairlead/node   a member's own host, whether or not its control plane answers
+
+Exit codes: 0 nothing failed, 1 something failed, 3 nothing failed but not all could be checked.")]
+pub struct Doctor {
+    /// A relay, node or link, by name or id; all where none is given
+    pub name: Option<String>,
+    /// Open no tunnel: a check opens a new hop session and two new tunnels for each path, of which
+    /// one is connected to the link's target and closed at once
+    #[arg(long)]
+    pub no_tunnel: bool,
+    /// Check the member whose folder this is, on its own host
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "no_tunnel"])]
+    pub dir: Option<PathBuf>,
+    /// How to reach the control plane.
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fairlead completions bash > /etc/bash_completion.d/fairlead
+  fairlead completions zsh > /usr/local/share/zsh/site-functions/_fairlead
+  fairlead completions fish > ~/.config/fish/completions/fairlead.fish")]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fairlead man | man -l -                            this program's page
+  fairlead man --dir /usr/local/share/man/man1       a page for each command")]
+pub struct Man {
+    /// Write a page for each command into this folder, which is made if absent
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }

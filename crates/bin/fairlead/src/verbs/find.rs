@@ -19,11 +19,28 @@ pub(super) struct One<'a> {
 
 /// It is not there.
 #[derive(Debug, thiserror::Error)]
-#[error("{error}; there {}", are(names, *more))]
+#[error("{error}; {}", hint(text, names, *more))]
 struct NotFound {
     error: RestError,
+    text: String,
     names: Vec<String>,
     more: bool,
+}
+
+/// The name that was likely meant, else all of them.
+fn hint(text: &str, names: &[String], more: bool) -> String {
+    match nearest(text, names) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("there {}", are(names, more)),
+    }
+}
+
+/// The name most like `text`, if one is as like it as a slip of the finger leaves it.
+pub(crate) fn nearest<'a>(text: &str, names: &'a [String]) -> Option<&'a String> {
+    const LIKE_MIN: f64 = 0.8;
+    let like = |name: &str| strsim::jaro_winkler(&text.to_lowercase(), &name.to_lowercase());
+    let best = names.iter().max_by(|a, b| like(a).total_cmp(&like(b)))?;
+    (like(best) >= LIKE_MIN).then_some(best)
 }
 
 fn are(names: &[String], more: bool) -> String {
@@ -91,11 +108,21 @@ impl<'a> One<'a> {
         };
         Err(NotFound {
             error,
-            names: list.items.iter().filter_map(name).take(NAMES_MAX).collect(),
+            text: self.text.to_owned(),
+            names: shown(self.text, list.items.iter().filter_map(name).collect()),
             more: list.items.len() > NAMES_MAX,
         }
         .into())
     }
+}
+
+/// At most [`NAMES_MAX`] names; the one most like `text` is among them.
+fn shown(text: &str, mut names: Vec<String>) -> Vec<String> {
+    if let Some(place) = nearest(text, &names).and_then(|best| names.iter().position(|n| n == best)) {
+        names.swap(0, place);
+    }
+    names.truncate(NAMES_MAX);
+    names
 }
 
 #[cfg(test)]
@@ -110,5 +137,8 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         assert_eq!(are(&names(&["a", "b"]), true), "are: a, b, …");
         assert_eq!(are(&[], false), "are none");
+        let known = names(&["alpha", "paris-1"]);
+        assert_eq!(hint("alhpa", &known, false), "did you mean `alpha`?");
+        assert_eq!(hint("tokyo", &known, false), "there are: alpha, paris-1");
     }
 }

@@ -9,13 +9,11 @@ use std::collections::BTreeSet;
 
 /// Longest value shown in an audit table.
 const VALUE_LEN_MAX: usize = 40;
-/// Longest change shown there.
-const CHANGE_LEN_MAX: usize = 120;
 /// Members that an audit table leaves out: they say nothing to people, or stand in other columns.
 const CHANGE_SILENT: [&str; 4] = ["id", "name", "key_hash", "created_at"];
 
 /// Prints JSON or the plain form, as asked.
-pub(super) fn show<T: Serialize>(connection: &Connection, value: &T, plain: impl FnOnce(&T)) {
+pub(crate) fn show<T: Serialize>(connection: &Connection, value: &T, plain: impl FnOnce(&T)) {
     if connection.json {
         table::json(value);
     } else {
@@ -66,7 +64,7 @@ pub(super) fn change(before: Option<&str>, after: Option<&str>) -> String {
             (None, None) => {}
         }
     }
-    or_dash(&short(&parts.join(", "), CHANGE_LEN_MAX))
+    or_dash(&parts.join(", "))
 }
 
 /// A text's beginning.
@@ -101,10 +99,10 @@ fn brief(key: &str, value: &serde_json::Value) -> String {
     short(&text, VALUE_LEN_MAX)
 }
 
-fn page(facts: &[(&str, String)]) {
+pub(super) fn page(facts: &[(&str, String)]) {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
-        table::line(&format!("{name:width$}  {}", or_dash(value)));
+        table::line(&format!("{name:width$}  {}", or_dash(&table::printable(value))));
     }
 }
 
@@ -141,8 +139,18 @@ fn steps(issued: &json::Issued, what: &str) -> String {
     )
 }
 
-fn head(head: Option<json::PolicyHead>) -> String {
+pub(crate) fn head(head: Option<json::PolicyHead>) -> String {
     head.map_or_else(|| "none".to_owned(), |h| format!("{}.{}", h.epoch, h.revision))
+}
+
+/// Two processes with one identity.
+pub(crate) fn copies(c: &json::Copies) -> String {
+    let met_by = if c.met_by.is_empty() {
+        String::new()
+    } else {
+        format!("; met by {}", c.met_by.join(", "))
+    };
+    format!("{} is kept, {} is refused{met_by}", c.kept, c.refused)
 }
 
 pub(super) fn relay(r: &json::Relay) {
@@ -158,6 +166,7 @@ pub(super) fn relay(r: &json::Relay) {
         ("enrolled", optional(r.enrolled_at.as_ref())),
         ("last seen", optional(r.last_seen.as_ref())),
         ("certificate until", optional(r.certificate_not_after.as_ref())),
+        ("copies", r.copies.as_ref().map(copies).unwrap_or_default()),
         ("policy wanted", head(r.policy.wanted)),
         ("policy applied", head(r.policy.applied)),
         ("policy refused", r.policy.refused.clone()),
@@ -192,6 +201,7 @@ pub(super) fn node(n: &json::Node) {
         ("enrolled", optional(n.enrolled_at.as_ref())),
         ("last seen", optional(n.last_seen.as_ref())),
         ("certificate until", optional(n.certificate_not_after.as_ref())),
+        ("copies", n.copies.as_ref().map(copies).unwrap_or_default()),
         ("policy wanted", head(n.policy.wanted)),
         ("policy applied", head(n.policy.applied)),
         ("policy refused", n.policy.refused.clone()),
@@ -267,22 +277,6 @@ pub(super) fn setting(s: &json::Setting) {
         ("range", s.range.clone()),
         ("meaning", s.meaning.clone()),
         ("source", s.source.clone()),
-    ]);
-}
-
-pub(super) fn status(s: &json::Status) {
-    page(&[
-        ("control plane", s.advertised.clone()),
-        ("version", s.version.clone()),
-        ("running for", s.uptime.clone()),
-        ("lab mode", s.lab.to_string()),
-        ("trust domain", s.trust_domain.clone()),
-        ("CA pin", s.ca_pin.clone()),
-        ("relays ready", format!("{} of {}", s.relays_ready, s.relays)),
-        ("nodes ready", format!("{} of {}", s.nodes_ready, s.nodes)),
-        ("links ready", format!("{} of {}", s.links_ready, s.links)),
-        ("policy", format!("{}.{}", s.policy_epoch, s.policy_revision)),
-        ("audit entries", s.audit_seq.to_string()),
     ]);
 }
 

@@ -1,0 +1,574 @@
+//! Checks by way of the control plane.
+
+use super::port;
+use super::report::{Report, Subject};
+use crate::cli::verbs::Doctor;
+use crate::exit::{Exit, Failing, Failure};
+use crate::profile;
+use crate::rest::{RestClient, RestError, segment};
+use crate::verbs::{copies, nearest};
+use fairlead_admin::json;
+use fairlead_model::{ApiCode, HostPort, WallTime};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// New tunnels of one run: each takes up to some seconds of the operator's.
+const TUNNELS_MAX: usize = 16;
+/// A certificate or lease that has less left needs a look.
+const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(5 * 86_400);
+const LEASE_LEFT_MIN: Duration = Duration::from_secs(3600);
+
+/// What is checked.
+struct Pool {
+    status: json::Status,
+    relays: Vec<json::Relay>,
+    nodes: Vec<json::Node>,
+    links: Vec<json::Link>,
+}
+
+/// No member or link of that name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no relay, node or link `{name}`{hint}")]
+struct Unknown {
+    name: String,
+    hint: String,
+}
+
+impl Failing for Unknown {
+    fn exit(&self) -> Exit {
+        Exit::Usage
+    }
+}
+
+pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
+    let client = profile::client(&flags.connection)?;
+    let mut report = Report::default();
+    let pool = match read(&client).await {
+        Ok(pool) => pool,
+        Err(error) => {
+            report.on("control plane").failed(
+                "reach",
+                fairlead_telemetry::chain(&error),
+                "see that it runs and that --control and --ca-file are right; on a member's host, \
+                 `fairlead doctor --dir DIR` checks without it",
+            );
+            return Ok(report);
+        }
+    };
+    let wanted = |name: &str, id: &str| flags.name.as_ref().is_none_or(|n| n == name || n == id);
+    let relays: Vec<&json::Relay> = pool.relays.iter().filter(|r| wanted(&r.name, &r.id)).collect();
+    let nodes: Vec<&json::Node> = pool.nodes.iter().filter(|n| wanted(&n.name, &n.id)).collect();
+    let links: Vec<&json::Link> = pool.links.iter().filter(|l| wanted(&l.name, &l.id)).collect();
+    if let Some(name) = &flags.name
+        && relays.is_empty()
+        && nodes.is_empty()
+        && links.is_empty()
+    {
+        let relays = pool.relays.iter().map(|r| r.name.clone());
+        let nodes = pool.nodes.iter().map(|n| n.name.clone());
+        let names: Vec<String> = relays
+            .chain(nodes)
+            .chain(pool.links.iter().map(|l| l.name.clone()))
+            .collect();
+        let hint = nearest(name, &names).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+        return Err(Unknown {
+            name: name.clone(),
+            hint,
+        }
+        .into());
+    }
+    control(&mut report, &pool.status);
+    let paths = paths(&relays, &nodes, &links, &pool.links);
+    for relay in &relays {
+        let mut subject = report.on(format!("relay {}", relay.name));
+        member_relay(&mut subject, relay);
+        listeners(&mut subject, relay).await;
+        reach(&mut subject, relay, &pool.nodes);
+    }
+    for node in &nodes {
+        member_node(&mut report.on(format!("node {}", node.name)), node);
+    }
+    for link in &links {
+        member_link(&mut report.on(format!("link {}", link.name)), link);
+    }
+    tunnels(&mut report, &client, flags, &paths, &relays).await;
+    Ok(report)
+}
+
+async fn read(client: &RestClient) -> Result<Pool, RestError> {
+    let status: json::Status = client.get("/v1/status").await?;
+    let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
+    let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
+    let links: json::List<json::Link> = client.get("/v1/links").await?;
+    Ok(Pool {
+        status,
+        relays: relays.items,
+        nodes: nodes.items,
+        links: links.items,
+    })
+}
+
+fn control(report: &mut Report, status: &json::Status) {
+    let mut subject = report.on("control plane");
+    subject.ok(
+        "reach",
+        format!("{} answers, up for {}", status.advertised, status.uptime),
+    );
+    let own = env!("CARGO_PKG_VERSION");
+    if status.version == own {
+        subject.ok("version", own);
+    } else {
+        let found = format!("it runs {}, this command is {own}", status.version);
+        subject.warning(
+            "version",
+            found,
+            "use the command of the version that the control plane runs",
+        );
+    }
+    subject.ok(
+        "store",
+        format!(
+            "{} audit entries, policy {}.{}",
+            status.audit_seq, status.policy_epoch, status.policy_revision
+        ),
+    );
+    for warning in &status.warnings {
+        let found = format!("{}: {}", warning.object, warning.message);
+        if warning.code == "IDENTITY_CLONED" {
+            subject.failed("identity", found, &warning.advice);
+        } else {
+            subject.warning("warning", found, &warning.advice);
+        }
+    }
+}
+
+fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
+    match relay.state.as_str() {
+        "ready" => subject.ok(
+            "state",
+            "ready: another relay's supervisor shook hands with its port",
+        ),
+        "pending" => {
+            subject.warning(
+                "state",
+                relay.state_reason.clone(),
+                "run the command that `fairlead relay token NAME` prints on its host",
+            );
+            return;
+        }
+        state => subject.failed(
+            "state",
+            format!("{state}: {}", relay.state_reason),
+            "on its host: see that `fairlead run supervisor` runs, then `fairlead doctor --dir DIR` there",
+        ),
+    }
+    match &relay.worker {
+        None => subject.unmeasured("worker", "its supervisor has not reported", ""),
+        Some(w) if w.state != "listening" => subject.failed(
+            "worker",
+            format!("{}; last exit: {}", w.state, or_none(&w.last_exit)),
+            "its log on the relay's host says why it ends",
+        ),
+        Some(w) => {
+            let found = format!(
+                "listening, pid {}, {} tunnels, {} hop sessions, {} MiB",
+                w.pid,
+                w.live_tunnels,
+                w.hop_sessions,
+                w.memory_bytes >> 20
+            );
+            if w.last_exit.is_empty() {
+                subject.ok("worker", found);
+            } else {
+                let found = format!("{found}; {} restarts, last exit: {}", w.restarts, w.last_exit);
+                subject.warning("worker", found, "its log on the relay's host says why it ended");
+            }
+        }
+    }
+    identity(
+        subject,
+        relay.certificate_not_after.as_deref(),
+        relay.copies.as_ref(),
+    );
+    policy(subject, &relay.policy);
+    lease(subject, &relay.policy);
+}
+
+fn identity(subject: &mut Subject<'_>, not_after: Option<&str>, cloned: Option<&json::Copies>) {
+    if let Some(cloned) = cloned {
+        subject.failed(
+            "identity",
+            format!("two processes use its key: {}", copies(cloned)),
+            "stop one of them; if a copy is not yours, remove the member and add it again",
+        );
+    }
+    match not_after.and_then(left) {
+        None => subject.unmeasured("certificate", "its end is not known", ""),
+        Some(left) if left.is_zero() => subject.failed(
+            "certificate",
+            "it has ended",
+            "start its daemon within reach of the control plane; if that does not help, add it anew",
+        ),
+        Some(left) if left < CERTIFICATE_LEFT_MIN => subject.warning(
+            "certificate",
+            format!(
+                "it ends in {}, and is renewed with 12 days left as a rule",
+                days(left)
+            ),
+            "the member's log says why it is not renewed",
+        ),
+        Some(left) => subject.ok("certificate", format!("{} left", days(left))),
+    }
+}
+
+fn policy(subject: &mut Subject<'_>, policy: &json::Policy) {
+    let shown = crate::verbs::head;
+    if !policy.refused.is_empty() {
+        subject.failed(
+            "policy",
+            format!("refused: {}", policy.refused),
+            "a full disk or a folder of another installation: `fairlead doctor --dir DIR` on its host",
+        );
+    } else if policy.wanted.is_none() {
+        subject.unmeasured("policy", "none has been made for it yet", "");
+    } else if policy.applied == policy.wanted {
+        subject.ok("policy", format!("{} is the newest", shown(policy.applied)));
+    } else {
+        subject.warning(
+            "policy",
+            format!(
+                "it holds {}, the newest is {}",
+                shown(policy.applied),
+                shown(policy.wanted)
+            ),
+            "run this again in a moment; if it stays so, see that it is connected",
+        );
+    }
+}
+
+fn lease(subject: &mut Subject<'_>, policy: &json::Policy) {
+    match policy.lease_not_after.as_deref().and_then(left) {
+        None => subject.unmeasured("lease", "it has reported none", ""),
+        Some(left) if left.is_zero() => subject.failed(
+            "lease",
+            "it has ended: the relay admits no new tunnels",
+            "let its supervisor reach the control plane",
+        ),
+        Some(left) if left < LEASE_LEFT_MIN => subject.warning(
+            "lease",
+            format!("{} left", hours(left)),
+            "let its supervisor reach the control plane: leases are renewed every 10 min",
+        ),
+        Some(left) => subject.ok("lease", format!("{} left", hours(left))),
+    }
+}
+
+async fn listeners(subject: &mut Subject<'_>, relay: &json::Relay) {
+    let Ok(address) = relay.address.parse::<HostPort>() else {
+        subject.failed(
+            "address",
+            format!("`{}` is no address", relay.address),
+            "remove the relay and add it again",
+        );
+        return;
+    };
+    let resolved = match port::resolve(&address).await {
+        Ok(resolved) => resolved,
+        Err(error) => {
+            let found = format!("{address} does not resolve from this machine: {error}");
+            subject.failed("address", found, "mend its DNS entry");
+            return;
+        }
+    };
+    let shown: Vec<String> = resolved.iter().map(|a| a.ip().to_string()).collect();
+    subject.ok("address", format!("{address} is {}", shown.join(", ")));
+    for at in resolved {
+        match port::quic(at).await {
+            Ok(Some(took)) => subject.ok("udp", format!("{at} answers QUIC in {:.1} ms", ms(took))),
+            Ok(None) => silent(subject, relay, format!("{at} does not answer this machine")),
+            Err(error) => silent(subject, relay, format!("{at}: {error}")),
+        }
+        match port::tcp(at).await {
+            Ok(()) => subject.ok("tcp", format!("{at} accepts connections")),
+            Err(error) => subject.warning(
+                "tcp",
+                format!("{at}: {error}"),
+                "nodes whose network blocks UDP cannot use this relay; open the port, or let them use others",
+            ),
+        }
+    }
+}
+
+fn silent(subject: &mut Subject<'_>, relay: &json::Relay, found: String) {
+    if relay.state == "ready" {
+        let advice = "it answers other relays: something between this machine and it drops UDP";
+        subject.warning("udp", found, advice);
+    } else {
+        let advice = "open 9443/udp (or the port of its address) to it, and see that its worker listens";
+        subject.failed("udp", found, advice);
+    }
+}
+
+/// The nodes whose policy names the relay.
+fn reach(subject: &mut Subject<'_>, relay: &json::Relay, nodes: &[json::Node]) {
+    let (mut on, mut of, mut rtts) = (0u32, 0u32, Vec::new());
+    for node in nodes.iter().filter(|n| n.state != "pending") {
+        let Some(reach) = node.relays.iter().find(|r| r.relay.id == relay.id) else {
+            continue;
+        };
+        of += 1;
+        if node.state == "offline" {
+            continue;
+        }
+        if reach.connected {
+            on += 1;
+            rtts.extend(reach.rtt_us);
+        } else {
+            subject.failed(
+                "nodes",
+                format!("node {} is not connected: {}", node.name, or_none(&reach.error)),
+                "see that the node's network lets UDP out to the relay's address",
+            );
+        }
+    }
+    let rtt = match (rtts.iter().min(), rtts.iter().max()) {
+        (Some(least), Some(most)) => {
+            format!(
+                ", round trip {:.1} to {:.1} ms",
+                f64::from(*least) / 1e3,
+                f64::from(*most) / 1e3
+            )
+        }
+        (_, _) => String::new(),
+    };
+    match of {
+        0 => subject.unmeasured("nodes", "no node has it in its policy", ""),
+        _ => subject.ok("nodes", format!("{on} of {of} nodes are connected{rtt}")),
+    }
+}
+
+fn member_node(subject: &mut Subject<'_>, node: &json::Node) {
+    match node.state.as_str() {
+        "ready" => subject.ok("state", "ready"),
+        "pending" => {
+            subject.warning(
+                "state",
+                node.state_reason.clone(),
+                "run the command that `fairlead node token NAME` prints on its host",
+            );
+            return;
+        }
+        state => subject.failed(
+            "state",
+            format!("{state}: {}", node.state_reason),
+            "on its host: see that `fairlead run node` runs, then `fairlead doctor --dir DIR` there",
+        ),
+    }
+    identity(
+        subject,
+        node.certificate_not_after.as_deref(),
+        node.copies.as_ref(),
+    );
+    policy(subject, &node.policy);
+    for reach in &node.relays {
+        if node.state == "offline" {
+            break;
+        }
+        let name = &reach.relay.name;
+        if reach.connected {
+            subject.ok(
+                "relay",
+                format!(
+                    "{name}: connected, {} endpoints registered",
+                    reach.registered.len()
+                ),
+            );
+        } else {
+            let found = format!("{name}: {}", or_none(&reach.error));
+            subject.failed(
+                "relay",
+                found,
+                "see that the node's network lets UDP out to the relay's address",
+            );
+        }
+    }
+}
+
+fn member_link(subject: &mut Subject<'_>, link: &json::Link) {
+    if link.state == "ready" {
+        subject.ok(
+            "state",
+            format!("ready: {} listens on {}", link.from.name, link.listen),
+        );
+    }
+    for wait in &link.waiting_for {
+        subject.failed("state", wait.clone(), "it goes on by itself once this is so");
+    }
+    if let Some(refusal) = &link.last_refusal {
+        let found = format!(
+            "{} at {}: {} ({} so far)",
+            refusal.code, refusal.at, refusal.message, refusal.count
+        );
+        subject.warning("refusals", found, "the tunnel below says whether it is still so");
+    }
+}
+
+/// A link and one of its relays.
+struct Path<'a> {
+    link: &'a json::Link,
+    relay: &'a json::Reference,
+}
+
+/// Each relay once, then each link once; a link that was named through each of its relays.
+fn paths<'a>(
+    relays: &[&json::Relay],
+    nodes: &[&json::Node],
+    links: &[&'a json::Link],
+    all: &'a [json::Link],
+) -> Vec<Path<'a>> {
+    let mut taken = BTreeSet::new();
+    let mut paths: Vec<Path<'a>> = Vec::new();
+    for relay in relays {
+        let of_relay = |link: &'a json::Link| Some((link, link.relays.iter().find(|r| r.id == relay.id)?));
+        let mut usable: Vec<_> = all.iter().filter_map(of_relay).collect();
+        usable.sort_by_key(|(link, _)| (link.state != "ready", taken.contains(&link.id)));
+        if let Some((link, relay)) = usable.first() {
+            taken.insert(link.id.clone());
+            paths.push(Path { link, relay });
+        }
+    }
+    let of_nodes = all
+        .iter()
+        .filter(|l| links.is_empty() && nodes.iter().any(|n| l.from.id == n.id || l.to.id == n.id));
+    let named_only = relays.is_empty() && nodes.is_empty();
+    for link in links.iter().copied().chain(of_nodes) {
+        let many = if named_only { link.relays.len() } else { 1 };
+        if named_only || !taken.contains(&link.id) {
+            paths.extend(link.relays.iter().take(many).map(|relay| Path { link, relay }));
+        }
+    }
+    paths
+}
+
+async fn tunnels(
+    report: &mut Report,
+    client: &RestClient,
+    flags: &Doctor,
+    paths: &[Path<'_>],
+    relays: &[&json::Relay],
+) {
+    let mut subject = report.on("new tunnels");
+    if flags.no_tunnel {
+        subject.unmeasured("tunnel", "left out by --no-tunnel", "");
+        return;
+    }
+    for relay in relays.iter().filter(|r| r.state != "pending") {
+        if !paths.iter().any(|p| p.relay.id == relay.id) {
+            let found = format!("relay {}: no link goes through it", relay.name);
+            subject.unmeasured(
+                "tunnel",
+                found,
+                "with a link through it, its admission can be tried",
+            );
+        }
+    }
+    if paths.is_empty() && relays.is_empty() {
+        subject.unmeasured("tunnel", "no relay carries it", "");
+    }
+    for (done, path) in paths.iter().enumerate() {
+        let name = format!("link {} through {}", path.link.name, path.relay.name);
+        if done >= TUNNELS_MAX {
+            let left = paths.len() - done;
+            let found = format!("{left} more paths: one run tries {TUNNELS_MAX}");
+            subject.unmeasured("tunnel", found, "name a link to try its paths");
+            return;
+        }
+        let body = json::CheckLink {
+            relay: Some(path.relay.id.clone()),
+        };
+        let route = format!("/v1/links/{}/check", segment(&path.link.id));
+        match client.post::<_, json::PathCheck>(&route, &body).await {
+            Ok(check) => tunnel(&mut subject, &name, &check),
+            Err(RestError::Api {
+                code: ApiCode::Forbidden,
+                ..
+            }) => {
+                let advice = "log in with a token with admin:system, or give --no-tunnel";
+                subject.unmeasured("tunnel", "this token may only read", advice);
+                return;
+            }
+            Err(error) => {
+                let found = format!("{name}: {}", fairlead_telemetry::chain(&error));
+                subject.failed(
+                    "tunnel",
+                    found,
+                    "let the consumer's daemon run and reach the control plane",
+                );
+            }
+        }
+    }
+}
+
+fn tunnel(subject: &mut Subject<'_>, name: &str, check: &json::PathCheck) {
+    let ms = |us: u32| f64::from(us) / 1e3;
+    if !check.failed.is_empty() {
+        let found = format!("{name}: {}: {}", check.failed, check.detail);
+        let advice = match check.failed.as_str() {
+            "NO_SESSION" => "the consumer cannot open a new session to the relay, whatever its old one does",
+            "LEASE_ENDED" => "let the relay's supervisor reach the control plane",
+            "NOT_REGISTERED" => "the publisher's daemon is not connected to this relay",
+            _ => "the logs of the consumer, the relay and the publisher name the same code",
+        };
+        subject.failed("tunnel", found, advice);
+        return;
+    }
+    let path = format!(
+        "{name}: session in {:.1} ms, first byte back in {:.1} ms, {} bytes verified",
+        ms(check.session_us),
+        ms(check.tunnel_us),
+        check.bytes_verified
+    );
+    if check.target == "CONNECTED" {
+        subject.ok("tunnel", format!("{path}; the target accepts connections"));
+    } else {
+        subject.ok("tunnel", path);
+        let found = format!(
+            "{} from {}: {}",
+            check.link,
+            check.to.name,
+            or_none(&check.target)
+        );
+        subject.warning(
+            "target",
+            found,
+            "the path is whole: look at the service itself, and at the link's --target",
+        );
+    }
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() {
+        "no reason is known"
+    } else {
+        text
+    }
+}
+
+/// How long until a time; zero once it is past.
+fn left(time: &str) -> Option<Duration> {
+    let at: jiff::Timestamp = time.parse().ok()?;
+    let now = fairlead_host::Clock::wall(&fairlead_host::SystemClock::new());
+    Some(WallTime(at.as_millisecond()).since(now))
+}
+
+fn days(left: Duration) -> String {
+    format!("{} days", left.as_secs() / 86_400)
+}
+
+fn hours(left: Duration) -> String {
+    format!("{:.1} h", left.as_secs_f64() / 3600.0)
+}
+
+fn ms(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e3
+}
