@@ -114,6 +114,8 @@ refusals! {
     PublisherUnreachable = 25, "PUBLISHER_UNREACHABLE", Elsewhere, "the publisher did not answer in time";
     /// The relay stops.
     ShuttingDown = 26, "SHUTTING_DOWN", Elsewhere, "the relay is shutting down";
+    /// Another process uses the node's identity, and is kept (R-ENR-10).
+    IdentityInUse = 27, "IDENTITY_IN_USE", Wait, "another process uses this node's identity";
     // 40–59: the publisher's daemon and its target (R-STR-07).
     /// The target's port is closed.
     TargetRefused = 40, "TARGET_REFUSED", Never, "the target refused the connection";

@@ -11,6 +11,7 @@
 //! - [`RelayAdmission`] is a relay's whole knowledge: policy, lease, clock floor. It answers each
 //!   open, registration and session with a [`Verdict`].
 //! - [`GrantCheck`] is the publisher's own look at a grant; the relay is not trusted for it.
+//! - [`Runs`] tells two copies of one identity from a member that restarts.
 //! - [`certificate`] reads identities out of X.509 certificates.
 
 pub mod admission;
@@ -19,6 +20,7 @@ pub mod document;
 pub mod envelope;
 pub mod grant;
 pub mod key;
+pub mod runs;
 
 pub use admission::{OpenClaim, RelayAdmission, Verdict};
 pub use document::{
@@ -28,6 +30,7 @@ pub use document::{
 pub use envelope::{Document, PayloadType, SealError, Verified, VerifiedPayload, VerifyError, seal, verify};
 pub use grant::{GrantCheck, GrantRefused, grants_digest};
 pub use key::{KeyError, KeyId, Keyring, SigningKey, VerifyingKey};
+pub use runs::{RunVerdict, Runs};
 
 #[cfg(test)]
 mod fixture;

@@ -36,13 +36,7 @@ const ID_FILE_LEN_MAX: usize = 256;
 /// # Errors
 /// The key file cannot be read or made; the other parts are optional.
 pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
-    let mut parts = BTreeMap::new();
-    let (machine, product) = host_ids();
-    for (name, id) in [("machine", machine), ("product", product)] {
-        if let Some(id) = id {
-            parts.insert(name.to_owned(), digest(name, id.as_bytes()));
-        }
-    }
+    let mut parts = host_parts();
     if !host_key_file.exists() {
         let mut key = rng::bytes::<HOST_KEY_LEN>();
         let written = secret::write(host_key_file, &key);
@@ -52,6 +46,23 @@ pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
     let key = secret::read(host_key_file, HOST_KEY_LEN)?;
     parts.insert("host_key".to_owned(), digest("host_key", &key));
     Ok(HostFingerprint { parts })
+}
+
+/// The fingerprint's parts that are not a key: digests under `machine` and `product`, where the host
+/// has them.
+#[must_use]
+pub fn host_parts() -> BTreeMap<String, String> {
+    let (machine, product) = host_ids();
+    [("machine", machine), ("product", product)]
+        .into_iter()
+        .filter_map(|(name, id)| Some((name.to_owned(), digest(name, id?.as_bytes()))))
+        .collect()
+}
+
+/// The host's name, as its kernel has it.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Machine id and product UUID.

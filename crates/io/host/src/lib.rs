@@ -19,7 +19,7 @@ mod state;
 pub use clock::ManualClock;
 pub use clock::{Clock, SystemClock, boot_id};
 pub use file::FileError;
-pub use fingerprint::{HostFingerprint, fingerprint};
+pub use fingerprint::{HostFingerprint, fingerprint, host_name, host_parts};
 pub use lock::{FolderLock, LockError};
 pub use resources::{Resources, resources};
 pub use shutdown::{Shutdown, notify_ready, notify_stopping};

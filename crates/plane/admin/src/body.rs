@@ -100,6 +100,10 @@ impl Schema for json::AddLink {
     ];
 }
 
+impl Schema for json::CheckLink {
+    const FIELDS: &'static [Field] = &[optional("relay", Kind::Text, any)];
+}
+
 impl Schema for json::SetSetting {
     const FIELDS: &'static [Field] = &[required("value", Kind::Text, any)];
 }

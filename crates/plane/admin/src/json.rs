@@ -3,9 +3,11 @@
 //! Ids, names and addresses are text, times RFC 3339 in UTC, durations `72h`. Requests refuse
 //! unknown fields; answers may gain fields, never lose or change one.
 
+mod check;
 mod view;
 mod warning;
 
+pub use check::{CheckLink, Copies, PathCheck, Warning};
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
     Worker,

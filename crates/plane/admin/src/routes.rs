@@ -40,6 +40,7 @@ pub(crate) fn router(admin: Admin) -> Router {
         .routes(routes!(nodes::reissue))
         .routes(routes!(links::list, links::add))
         .routes(routes!(links::show, links::remove))
+        .routes(routes!(links::check))
         .routes(routes!(system::audit))
         .routes(routes!(settings::list))
         .routes(routes!(settings::show, settings::set))

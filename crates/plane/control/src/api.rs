@@ -6,8 +6,9 @@
 mod view;
 
 pub use view::{
-    AuditView, HeadView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, ReachView, Ref,
-    RefusalView, RelayState, RelayView, SettingView, StatusView, TokenView, WorkerView,
+    AuditView, CopiesView, HeadView, LinkState, LinkView, Look, NodeState, NodeView, PathCheckView, PathReportView,
+    PolicyView, ReachView, Ref, RefusalView, RelayState, RelayView, SettingView, StatusView, TokenView,
+    WarningView, WorkerView,
 };
 
 use fairlead_model::{ApiCode, HostPort, Identity, Name, TokenId, TrustDomain, WallTime};

@@ -1,6 +1,7 @@
 //! The control plane as a whole: opening its folder, and what its parts share.
 
 use crate::authority::{Authority, AuthorityError, CERTIFICATE_RENEW_LEFT, ServerIdentity};
+use crate::enrol::Refusals;
 use crate::folder::ControlFolder;
 use crate::ledger::{Change, CommitError, Ledger};
 use crate::observed::Observed;
@@ -94,6 +95,7 @@ pub(crate) struct Inner {
     pub(crate) bundle: TrustBundle,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) observed: Observed,
+    pub(crate) refusals: Refusals,
     pub(crate) published: Published,
     /// When this process opened it.
     pub(crate) started: MonoTime,
@@ -152,6 +154,7 @@ impl Control {
             bundle,
             ledger,
             observed: Observed::default(),
+            refusals: Refusals::default(),
             published: Published::default(),
             started,
             term,

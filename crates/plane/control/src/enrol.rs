@@ -13,15 +13,49 @@ use crate::ledger::{Change, Turn};
 use crate::record::{
     At, EnrolledRecord, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, UsedRecord, key,
 };
+use crate::state::State;
 use crate::token::{SECRET_LEN_MAX, hash};
 use crate::told;
 use fairlead_model::{ApiCode, HostPort, Identity, Name, WallTime, duration};
 use rustls_pki_types::CertificateDer;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Greatest difference of two clocks that is tolerated (R-POL-05).
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
+
+/// So many refusals of one token are audited one by one: twice the fifty hosts of F-14. Of those
+/// behind them only each power of ten is, with the count: whoever holds one token cannot fill the
+/// log.
+const REFUSALS_NOTED_MAX: u64 = 100;
+
+/// Whether the `count`th refusal of a token goes into the audit log.
+const fn is_noted(count: u64) -> bool {
+    let mut power = count;
+    while power != 0 && power.is_multiple_of(10) {
+        power /= 10;
+    }
+    count <= REFUSALS_NOTED_MAX || power == 1
+}
+
+/// Counts refused uses of tokens that were issued, by the token's hash: as many as members.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<BTreeMap<String, u64>>);
+
+impl Refusals {
+    /// One more, after the `noted` that are on record. Tokens that are no more are forgotten.
+    fn count(&self, state: &State, token_hash: &str, noted: u64) -> u64 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !counts.contains_key(token_hash) {
+            counts.retain(|hash, _| state.enrolments.contains_key(hash));
+        }
+        let count = counts.entry(token_hash.to_owned()).or_insert(noted);
+        *count = (*count).max(noted).saturating_add(1);
+        *count
+    }
+}
 
 /// A request whose parts have been read.
 struct Checked {
@@ -77,16 +111,29 @@ impl Control {
             // Nothing to record: the use is on record, and the key and the host are the same.
             Ok(Admitted::Again) => drop(turn),
             Err(refusal) => {
-                let mut change = Change::default();
-                let facts = serde_json::json!({
-                    "code": refusal.code.as_str(),
-                    "reason": refusal.message,
-                    "from": from.to_string(),
-                });
-                change.note(
-                    AuditNote::new(format!("host {from}"), "enrol.refused", member.object()).after(&facts),
-                );
-                turn.commit(change).await?;
+                let count = self
+                    .0
+                    .refusals
+                    .count(turn.state(), &checked.token_hash, enrolment.refused);
+                if is_noted(count) {
+                    let mut change = Change::default();
+                    let facts = serde_json::json!({
+                        "code": refusal.code.as_str(),
+                        "reason": refusal.message,
+                        "from": from.to_string(),
+                        "refused_so_far": count,
+                    });
+                    change.note(
+                        AuditNote::new(format!("host {from}"), "enrol.refused", member.object())
+                            .after(&facts),
+                    );
+                    let counted = EnrolmentRecord {
+                        refused: count,
+                        ..enrolment
+                    };
+                    change.put(key::enrolment(&checked.token_hash), &counted);
+                    turn.commit(change).await?;
+                }
                 let code = refusal.code.as_str();
                 if let Some(suppressed) = told::enrolment(code) {
                     tracing::info!(%from, member = %member.object(), code, suppressed, "an enrolment was refused");

@@ -1,20 +1,28 @@
 //! What members report, and who is connected. In memory only: it comes again when they reconnect.
 
+use crate::api::PathReportView;
 use crate::plan::RELAYS_MAX;
 use crate::readiness::{Asked, Probes};
-use fairlead_model::{EndpointId, HostPort, MonoTime, NodeId, RelayId, RouteId, WallTime};
+use crate::record::{MemberKey, Text};
+use crate::session::Processes;
+use fairlead_model::{EndpointId, HostPort, MonoTime, NodeId, ProcessBootId, RelayId, RouteId, WallTime};
 use fairlead_rpc::ProbeRequest;
 use fairlead_trust::admission::PolicyHead;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::readiness::WorkerState;
 
 /// Probes that wait for one supervisor's session: one per other relay.
 const PROBES_QUEUED_MAX: usize = RELAYS_MAX;
+
+/// Paths that wait until a node has tried the one before. An admin waits for each.
+const CHECKS_QUEUED_MAX: usize = 4;
 
 /// What a relay's supervisor reported last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +40,8 @@ pub(crate) struct RelayReport {
     pub(crate) open_descriptors: u64,
     pub(crate) bytes_relayed: u64,
     pub(crate) worker_metrics: String,
+    /// Nodes of which the worker met two processes: id, the kept one's address, the other's.
+    pub(crate) cloned: Vec<(NodeId, String, String)>,
 }
 
 /// What a node's daemon reported last.
@@ -75,6 +85,34 @@ pub(crate) struct LastRefusal {
     pub(crate) count: u64,
 }
 
+/// A member's process, as it says itself; only the address is observed (R-ENR-10).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) boot: ProcessBootId,
+    pub(crate) address: IpAddr,
+    pub(crate) host_name: String,
+    pub(crate) machine: String,
+    pub(crate) product: String,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hint = |digest: &str| digest.get(..8).unwrap_or(digest).to_owned();
+        write!(
+            f,
+            "host `{}` at {}",
+            self.host_name.escape_default(),
+            self.address
+        )?;
+        match (self.machine.as_str(), self.product.as_str()) {
+            ("", "") => Ok(()),
+            (machine, "") => write!(f, " (machine {})", hint(machine)),
+            ("", product) => write!(f, " (product {})", hint(product)),
+            (machine, product) => write!(f, " (machine {}, product {})", hint(machine), hint(product)),
+        }
+    }
+}
+
 /// A session's number: a late end of an old session is told from the end of the one that took its
 /// place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,15 +124,29 @@ pub(crate) struct SessionNumber {
 #[derive(Debug)]
 pub(crate) struct RelaySession {
     number: u64,
+    boot: Option<ProcessBootId>,
     cancel: CancellationToken,
     probes: mpsc::Sender<ProbeRequest>,
+}
+
+/// A path that a node is to try.
+#[derive(Debug)]
+pub(crate) struct CheckAsked {
+    /// Names it.
+    pub(crate) check: [u8; 16],
+    pub(crate) route: RouteId,
+    pub(crate) relay: RelayId,
+    /// Who waits for the report.
+    pub(crate) answer: oneshot::Sender<PathReportView>,
 }
 
 /// A node daemon's session.
 #[derive(Debug)]
 pub(crate) struct NodeSession {
     number: u64,
+    boot: Option<ProcessBootId>,
     cancel: CancellationToken,
+    checks: mpsc::Sender<CheckAsked>,
 }
 
 /// A relay as it was seen.
@@ -108,6 +160,8 @@ pub(crate) struct RelayObserved {
     pub(crate) lost_at: Option<MonoTime>,
     /// Version of the supervisor.
     pub(crate) version: String,
+    /// Which processes have come with its identity.
+    pub(crate) processes: Processes,
     /// The last report; it outlives its session.
     pub(crate) status: Option<RelayReport>,
     /// What probes of its port found.
@@ -125,6 +179,8 @@ pub(crate) struct NodeObserved {
     pub(crate) lost_at: Option<MonoTime>,
     /// Version of the daemon.
     pub(crate) version: String,
+    /// Which processes have come with its identity.
+    pub(crate) processes: Processes,
     /// The last report; it outlives its session.
     pub(crate) status: Option<NodeReport>,
 }
@@ -158,7 +214,13 @@ impl Observed {
     }
 
     /// Opens a supervisor's session; an older one of the same relay is cancelled.
-    pub(crate) fn open_relay(&self, id: RelayId, version: String, cancel: CancellationToken) -> Opened {
+    pub(crate) fn open_relay(
+        &self,
+        id: RelayId,
+        version: String,
+        boot: Option<ProcessBootId>,
+        cancel: CancellationToken,
+    ) -> Opened {
         let mut members = self.lock();
         let number = members.next_session();
         let (sender, probes) = mpsc::channel(PROBES_QUEUED_MAX);
@@ -168,6 +230,7 @@ impl Observed {
         }
         relay.session = Some(RelaySession {
             number,
+            boot,
             cancel,
             probes: sender,
         });
@@ -201,17 +264,40 @@ impl Observed {
     }
 
     /// Opens a node's session; an older one of the same node is cancelled.
-    pub(crate) fn open_node(&self, id: NodeId, version: String, cancel: CancellationToken) -> SessionNumber {
+    pub(crate) fn open_node(
+        &self,
+        id: NodeId,
+        version: String,
+        boot: Option<ProcessBootId>,
+        cancel: CancellationToken,
+    ) -> (SessionNumber, mpsc::Receiver<CheckAsked>) {
+        let (checks, asked) = mpsc::channel(CHECKS_QUEUED_MAX);
         let mut members = self.lock();
         let number = members.next_session();
         let node = members.nodes.entry(id).or_default();
         if let Some(old) = &node.session {
             old.cancel.cancel();
         }
-        node.session = Some(NodeSession { number, cancel });
+        node.session = Some(NodeSession {
+            number,
+            boot,
+            cancel,
+            checks,
+        });
         node.lost_at = None;
         node.version = version;
-        SessionNumber { number }
+        (SessionNumber { number }, asked)
+    }
+
+    /// Asks a node to try a path.
+    ///
+    /// # Errors
+    /// Whether it has been asked for too many; otherwise it is not connected.
+    pub(crate) fn ask_check(&self, id: NodeId, asked: CheckAsked) -> Result<(), bool> {
+        let members = self.lock();
+        let session = members.nodes.get(&id).and_then(|node| node.session.as_ref());
+        let sent = session.ok_or(false)?.checks.try_send(asked);
+        sent.map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_)))
     }
 
     /// Closes a node's session, unless a newer one has taken its place.
@@ -260,6 +346,26 @@ impl Observed {
 }
 
 impl Members {
+    /// Judges a member's hello; `judge` is given the process whose session is open.
+    pub(crate) fn hello<T>(
+        &mut self,
+        member: MemberKey,
+        judge: impl FnOnce(&mut Processes, Option<ProcessBootId>) -> T,
+    ) -> T {
+        match member {
+            MemberKey::Relay(Text(id)) => {
+                let relay = self.relays.entry(id).or_default();
+                let lives = relay.session.as_ref().and_then(|s| s.boot);
+                judge(&mut relay.processes, lives)
+            }
+            MemberKey::Node(Text(id)) => {
+                let node = self.nodes.entry(id).or_default();
+                let lives = node.session.as_ref().and_then(|s| s.boot);
+                judge(&mut node.processes, lives)
+            }
+        }
+    }
+
     fn next_session(&mut self) -> u64 {
         self.sessions = self.sessions.saturating_add(1);
         self.sessions

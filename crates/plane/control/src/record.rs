@@ -169,6 +169,9 @@ pub(crate) struct EnrolmentRecord {
     pub(crate) expires_at: At,
     #[serde(default)]
     pub(crate) used: Option<UsedRecord>,
+    /// Refused uses that the audit log knows of.
+    #[serde(default)]
+    pub(crate) refused: u64,
 }
 
 /// The token's one use.

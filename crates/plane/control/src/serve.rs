@@ -320,6 +320,10 @@ impl Connection {
             .ok_or("no client certificate")?;
         let (identity, _) = identity_of(leaf, &self.inner.domain).map_err(|e| e.to_string())?;
         let key_hash = key_hash_of(leaf).map_err(|e| e.to_string())?;
-        Ok(Caller { identity, key_hash })
+        Ok(Caller {
+            identity,
+            key_hash,
+            address: self.peer.ip().to_canonical(),
+        })
     }
 }

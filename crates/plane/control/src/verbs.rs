@@ -1,6 +1,7 @@
 //! The admin's verbs. Inputs are checked whole; every change is one transaction with its audit
 //! entry, and a verb that fails has changed nothing.
 
+mod check;
 mod link;
 mod member;
 mod remove;

@@ -16,6 +16,8 @@ use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, W
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+mod warnings;
+
 /// One consistent look at everything. Holds the lock on reports: make views and drop it.
 pub(crate) struct Viewer<'a> {
     inner: &'a Inner,
@@ -88,6 +90,7 @@ impl<'a> Viewer<'a> {
             },
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             endpoints: endpoints_on(&self.documents.placements, id),
+            copies: observed.and_then(|o| self.copies(&o.processes)),
         }
     }
 
@@ -162,6 +165,7 @@ impl<'a> Viewer<'a> {
             memory_bytes: status.map_or(0, |s| s.memory_bytes),
             metrics: status.map(|s| s.metrics.clone()).unwrap_or_default(),
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
+            copies: self.node_copies(id, observed),
         }
     }
 
@@ -414,6 +418,7 @@ impl<'a> Viewer<'a> {
             links_ready: count(links_ready.count()),
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
+            warnings: warnings::of(self),
         }
     }
 }

@@ -39,6 +39,36 @@ pub(crate) struct Association {
     next_probe: AtomicU64,
 }
 
+/// What a stream is for. Its number says it, and its secret is drawn from its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// It is carried to the target.
+    Service,
+    /// The publisher's daemon sends it back.
+    Check,
+}
+
+/// Set in the numbers of [`StreamKind::Check`].
+const CHECK_BIT: u64 = 1 << 63;
+
+impl StreamKind {
+    const fn number(self, count: u64) -> StreamNumber {
+        match self {
+            Self::Service => StreamNumber(count & !CHECK_BIT),
+            Self::Check => StreamNumber(count | CHECK_BIT),
+        }
+    }
+
+    /// What a stream of this number is for.
+    pub(crate) const fn of(number: StreamNumber) -> Self {
+        if number.0 & CHECK_BIT == 0 {
+            Self::Service
+        } else {
+            Self::Check
+        }
+    }
+}
+
 /// What is needed to make one: any route to the publisher with its grant, and a relay.
 #[derive(Debug, Clone)]
 pub(crate) struct PairRequest {
@@ -90,8 +120,8 @@ impl Association {
     }
 
     /// A number that no stream of this association has had, and the stream's secret.
-    pub(crate) fn new_stream(&self, route: RouteId) -> (StreamNumber, StreamSecret) {
-        let number = StreamNumber(self.next_stream.fetch_add(1, Ordering::Relaxed));
+    pub(crate) fn new_stream(&self, route: RouteId, kind: StreamKind) -> (StreamNumber, StreamSecret) {
+        let number = kind.number(self.next_stream.fetch_add(1, Ordering::Relaxed));
         (number, StreamSecret::derive(self.secret.expose(), number, route))
     }
 

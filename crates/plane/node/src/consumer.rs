@@ -1,6 +1,6 @@
 //! Serves an application's connection: opens a stream for it and runs it.
 
-use crate::association::{Association, Associations};
+use crate::association::{Association, Associations, StreamKind};
 use crate::driver::{Driver, Further, LegIo, Mover, Near, Outcome};
 use crate::live::{LiveGuard, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
@@ -38,6 +38,8 @@ pub(crate) struct Consumer {
     pub(crate) stream_config: Config,
     /// Spreads streams over the relays of a route.
     pub(crate) turn: AtomicUsize,
+    /// What its streams are for.
+    pub(crate) kind: StreamKind,
 }
 
 /// A stream that a relay and the publisher's daemon have taken.

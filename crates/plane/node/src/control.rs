@@ -3,6 +3,7 @@
 //! Nothing of the data plane waits for it. It comes back by itself for as long as the daemon runs.
 
 use crate::backoff::Backoff;
+use crate::check::PathChecker;
 use crate::identity::{IdentityKeeper, TrustError};
 use crate::listen::ListenerTable;
 use crate::live::LiveStreams;
@@ -11,7 +12,7 @@ use crate::relays::Relays;
 use crate::view::{Refused, ViewKeeper};
 use bytes::Bytes;
 use fairlead_host::{Clock, rng};
-use fairlead_model::{HostPort, Identity, WallTime};
+use fairlead_model::{HostPort, Identity, ProcessBootId, WallTime};
 use fairlead_rpc::channel::ConnectError;
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
@@ -20,6 +21,7 @@ use fairlead_transport::{MemberTls, TlsError, tls};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -28,6 +30,10 @@ use tonic::transport::Channel;
 /// nodes again within seconds, and a thousand of them do not come in one instant.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
+/// Wait of a copy that is kept out while the other one lives (R-ENR-10).
+const RETRY_OF_COPY: Duration = Duration::from_secs(30);
+/// A session that lived this long clears the back-off.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
 /// How often a status goes up when nothing changes (R-PLC-01).
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// Changes within this time go up as one status.
@@ -51,6 +57,9 @@ pub(crate) struct ControlSession {
     pub(crate) address: HostPort,
     pub(crate) server_name: String,
     pub(crate) version: &'static str,
+    /// This process, as the control plane is told (R-ENR-10).
+    pub(crate) process: pb::Process,
+    pub(crate) checker: Arc<PathChecker>,
     pub(crate) tls: Arc<MemberTls>,
     pub(crate) identity: Arc<IdentityKeeper>,
     pub(crate) keeper: Arc<Mutex<ViewKeeper>>,
@@ -81,19 +90,44 @@ enum ControlEnd {
     Blocked,
 }
 
+impl ControlEnd {
+    /// Whether the control plane keeps this process out because another one uses its identity.
+    fn is_copy(&self) -> bool {
+        match self {
+            Self::Status(status) => status.code() == tonic::Code::AlreadyExists,
+            Self::Tls(_) | Self::Connect(_) | Self::Ended | Self::Blocked => false,
+        }
+    }
+}
+
+/// This process, as the control plane is told.
+pub(crate) fn this_process(boot: ProcessBootId) -> pb::Process {
+    let mut parts = fairlead_host::host_parts();
+    pb::Process {
+        boot_id: id_bytes(boot.to_bytes()),
+        host_name: fairlead_host::host_name(),
+        machine: parts.remove("machine").unwrap_or_default(),
+        product: parts.remove("product").unwrap_or_default(),
+    }
+}
+
 /// Keeps the session until `cancel`.
 pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken) {
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let log = RateLimitedLog::new(LOG_EVERY);
     loop {
         let mut established = false;
+        let began = session.clock.mono();
         let end = tokio::select! {
             end = session.run(&mut established) => end,
             () = cancel.cancelled() => return,
         };
         session.metrics.control_connected.set(0);
         if established {
-            backoff.reset();
+            // Two copies of one identity that took turns at full speed would be no back-off.
+            if session.clock.mono().since(began) >= GOOD_SESSION {
+                backoff.reset();
+            }
             tracing::info!(reason = chain(&end), "control session ended");
         } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
             tracing::warn!(
@@ -102,8 +136,13 @@ pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken
                 "no session with the control plane; trying again"
             );
         }
+        let wait = if end.is_copy() {
+            RETRY_OF_COPY / 2 + rng::jitter(RETRY_OF_COPY / 2)
+        } else {
+            backoff.next(rng::jitter)
+        };
         tokio::select! {
-            () = tokio::time::sleep(backoff.next(rng::jitter)) => {}
+            () = tokio::time::sleep(wait) => {}
             () = cancel.cancelled() => return,
         }
     }
@@ -130,11 +169,18 @@ impl ControlSession {
             .map_err(ControlEnd::Status)?
             .into_inner();
         send(&up, pb::node_up::Body::Status(self.status())).await?;
+        let mut checks: JoinSet<pb::PathReport> = JoinSet::new();
         let mut renew = tokio::time::interval(RENEW_CHECK_EVERY);
         renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 message = down.message() => match message {
+                    Ok(Some(pb::NodeDown { body: Some(pb::node_down::Body::PathCheck(check)) })) => {
+                        // One at a time; the control plane sends no second one before the report.
+                        if checks.is_empty() {
+                            checks.spawn(self.checker.clone().run(check));
+                        }
+                    }
                     Ok(Some(pb::NodeDown { body: Some(body) })) => {
                         if !std::mem::replace(established, true) {
                             self.metrics.control_connected.set(1);
@@ -148,6 +194,9 @@ impl ControlSession {
                     Err(status) => return Ok(ControlEnd::Status(status)),
                 },
                 () = status_due(&self.changed) => send(&up, pb::node_up::Body::Status(self.status())).await?,
+                Some(checked) = checks.join_next() => if let Ok(report) = checked {
+                    send(&up, pb::node_up::Body::PathReport(report)).await?;
+                },
                 _ = renew.tick() => self.renew(&channel).await,
             }
         }
@@ -186,6 +235,8 @@ impl ControlSession {
                     Err(error) => tracing::warn!(error = chain(&error), "grants refused"),
                 }
             }
+            // The session's loop keeps the check's task.
+            Body::PathCheck(_) => {}
             Body::TrustBundle(bundle) => match self.trust(bundle).await {
                 Ok(true) => tracing::info!("trust bundle in force"),
                 Ok(false) => {}
@@ -262,6 +313,7 @@ impl ControlSession {
             policy_epoch: epoch.0,
             policy_revision: revision.0,
             trust_bundle_version: self.identity.bundle_version(),
+            process: Some(self.process.clone()),
         }
     }
 

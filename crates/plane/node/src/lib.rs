@@ -17,6 +17,7 @@ mod accepted;
 mod association;
 mod attempt;
 mod backoff;
+mod check;
 mod config;
 mod consumer;
 mod control;

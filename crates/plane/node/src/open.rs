@@ -61,6 +61,18 @@ pub(crate) enum OpenFailure {
 }
 
 impl OpenFailure {
+    /// One sentence for people.
+    pub(crate) const fn message(self) -> &'static str {
+        match self {
+            Self::Refused(code) => code.message(),
+            Self::NoRelay => "no relay of the route is connected",
+            Self::NoGrant => "the node holds no valid grant for the route",
+            Self::Full => "the daemon has as many streams as it may",
+            Self::Gone => "the application went away",
+            Self::Ambiguous => "an attempt ended without an answer after bytes were sent",
+        }
+    }
+
     /// The stable name, in labels and logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -318,7 +330,7 @@ impl<'a> Opening<'a> {
                 return Err(Stop::Final(OpenFailure::Ambiguous));
             }
         }
-        let (number, secret) = association.new_stream(self.consumption.route);
+        let (number, secret) = association.new_stream(self.consumption.route, self.consumer.kind);
         let bad_grant = Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant));
         let mut stream =
             Stream::dial(self.consumer.stream_config, secret, grant.clone()).map_err(|_| bad_grant)?;

@@ -5,6 +5,7 @@
 //! verified here (R-STR-05).
 
 use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
+use crate::association::StreamKind;
 use crate::driver::{Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
@@ -25,6 +26,7 @@ use fairlead_trust::GrantCheck;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 /// How long a relay may take to say what its leg is for.
@@ -46,6 +48,8 @@ pub(crate) struct Publisher {
     pub(crate) metrics: NodeMetrics,
     pub(crate) resumable: Resumable,
     pub(crate) stream_config: Config,
+    /// Where bytes of checks are sent back.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Publisher {
@@ -269,6 +273,7 @@ impl Publisher {
     fn gate(self: Arc<Self>, association: Arc<AcceptedAssociation>, incoming: Incoming) -> Gate {
         Box::new(move |grant, first| {
             let verdict = self.judge(&association, &incoming, grant, first);
+            let (kind, tasks) = (StreamKind::of(incoming.stream), self.tasks.clone());
             if let Err(code) = verdict
                 && let Some(suppressed) = told::stream(code.as_str())
             {
@@ -277,7 +282,12 @@ impl Publisher {
             }
             let target = verdict?;
             Ok(target.map(|target| -> crate::driver::Dial {
-                Box::pin(async move { target::dial(&target).await })
+                Box::pin(async move {
+                    match kind {
+                        StreamKind::Service => target::dial(&target).await,
+                        StreamKind::Check => target::echo(&tasks),
+                    }
+                })
             }))
         })
     }

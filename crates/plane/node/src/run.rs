@@ -1,7 +1,8 @@
 //! Assembles the daemon and ends it in order.
 
 use crate::accepted::AcceptedAssociations;
-use crate::association::Associations;
+use crate::association::{Associations, StreamKind};
+use crate::check::PathChecker;
 use crate::config::{NodeConfig, NodeError};
 use crate::consumer::Consumer;
 use crate::control::{self, ControlSession};
@@ -136,6 +137,7 @@ pub(crate) async fn start_and_wait(
         ..fairlead_stream::Config::default()
     };
     let paths = Paths::new(clock.mono());
+    let process_boot = rng::new_id();
     let publisher = Arc::new(Publisher {
         view: view.clone(),
         tls: tls.clone(),
@@ -147,6 +149,7 @@ pub(crate) async fn start_and_wait(
         metrics: metrics.clone(),
         resumable: Resumable::default(),
         stream_config,
+        tasks: streams.clone(),
     });
     let consumer = Arc::new(Consumer {
         view: view.clone(),
@@ -158,12 +161,13 @@ pub(crate) async fn start_and_wait(
         paths: paths.clone(),
         stream_config,
         turn: AtomicUsize::new(0),
+        kind: StreamKind::Service,
     });
     let carrier = CarrierConfig {
         keep_alive: liveness::NODE_KEEP_ALIVE,
         ..CarrierConfig::default()
     };
-    let dialler = Dialler::new(tls.clone(), &carrier).map_err(NodeError::Dialler)?;
+    let dialler = Arc::new(Dialler::new(tls.clone(), &carrier).map_err(NodeError::Dialler)?);
     let sessions = Arc::new(SessionContext {
         dialler,
         relays: relays.clone(),
@@ -171,7 +175,7 @@ pub(crate) async fn start_and_wait(
         clock: clock.clone(),
         metrics: metrics.clone(),
         boot,
-        process_boot: rng::new_id(),
+        process_boot,
         software: config.version,
         session_numbers: AtomicU32::new(0),
         only_quic: RateLimitedLog::new(session::LOG_EVERY),
@@ -192,10 +196,19 @@ pub(crate) async fn start_and_wait(
     });
     let watched = paths.watch(consumer.clone(), back.clone());
     let warm = warm::keep(associations, relays.clone(), view.clone(), front.clone());
+    let checker = Arc::new(PathChecker {
+        sessions: sessions.clone(),
+        consumer: consumer.clone(),
+        tls: tls.clone(),
+        boot,
+        tasks: streams.clone(),
+    });
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
         server_name: member.grpc_server_name.clone(),
         version: config.version,
+        process: control::this_process(process_boot),
+        checker,
         tls,
         identity,
         keeper,

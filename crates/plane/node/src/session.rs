@@ -14,7 +14,7 @@ use fairlead_host::{Clock, rng};
 use fairlead_model::{BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId};
 use fairlead_telemetry::{RateLimitedLog, chain};
 use fairlead_transport::{
-    Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Knock, Leg,
+    Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Knock, Leg, LegCode,
 };
 use fairlead_trust::NodeRelay;
 use std::collections::BTreeMap;
@@ -31,6 +31,9 @@ use tokio_util::task::TaskTracker;
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait (R-NOD-01).
 const RETRY_LONGEST: Duration = Duration::from_secs(15);
+/// Longest wait of a copy that a relay keeps out while the other one lives (R-ENR-10); the shortest
+/// is half of it.
+const RETRY_OF_COPY: Duration = Duration::from_secs(30);
 /// How long a frame may wait for a relay that does not read its control stream.
 const CONTROL_WRITE_MAX: Duration = Duration::from_secs(10);
 /// How long a stopping daemon waits for a relay to take its goodbye.
@@ -44,7 +47,7 @@ pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 /// What every hop session of the daemon shares.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
-    pub(crate) dialler: Dialler,
+    pub(crate) dialler: Arc<Dialler>,
     pub(crate) relays: Relays,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -62,7 +65,7 @@ pub(crate) struct SessionContext {
 
 /// Why a session ended or never began.
 #[derive(Debug, thiserror::Error)]
-enum SessionEnd {
+pub(crate) enum SessionEnd {
     #[error("the relay cannot be reached")]
     Dial(#[source] DialError),
     #[error("the session was lost")]
@@ -81,11 +84,18 @@ enum SessionEnd {
     Fault(#[source] SessionFault),
     #[error("the relay ended the session: {0}")]
     Closed(RefusalCode),
+    #[error("{}", RefusalCode::IdentityInUse)]
+    Copy,
     #[error("the daemon stops")]
     Stopping,
 }
 
 impl SessionEnd {
+    /// Whether the relay keeps this process out because another one uses its identity.
+    const fn is_copy(&self) -> bool {
+        matches!(self, Self::Copy)
+    }
+
     const fn code(&self) -> RefusalCode {
         match self {
             Self::Fault(fault) => fault.code(),
@@ -97,6 +107,7 @@ impl SessionEnd {
             | Self::Write(_)
             | Self::WriteTimeout
             | Self::Closed(_)
+            | Self::Copy
             | Self::Stopping => RefusalCode::ShuttingDown,
         }
     }
@@ -195,9 +206,16 @@ async fn keep(
         } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
             tracing::warn!(relay = %target.name, reason = why, suppressed, "relay is not reachable; trying again");
         }
+        let is_copy = end.is_copy();
+        let wait = if is_copy {
+            RETRY_OF_COPY / 2 + rng::jitter(RETRY_OF_COPY / 2)
+        } else {
+            backoff.next(rng::jitter)
+        };
         tokio::select! {
-            () = tokio::time::sleep(backoff.next(rng::jitter)) => {}
-            () = knock.opened(&target.address) => {}
+            () = tokio::time::sleep(wait) => {}
+            // Its port is open: a copy is kept out, whatever the network does.
+            () = knock.opened(&target.address), if !is_copy => {}
             changed = relay.changed() => if changed.is_err() { return },
             () = cancel.cancelled() => return,
         }
@@ -224,7 +242,7 @@ async fn reach(
     }
 }
 
-async fn one_session(
+pub(crate) async fn one_session(
     context: &SessionContext,
     relay: &NodeRelay,
     number: u32,
@@ -268,6 +286,12 @@ async fn one_session(
         end = accept(context, relay.relay, &carrier) => end,
         death = watched.watch() => SessionEnd::Dead(death),
         end = carrier.closed() => SessionEnd::Lost(end),
+    };
+    let in_use = LegCode::from(RefusalCode::IdentityInUse);
+    // However it was noticed first.
+    let end = match carrier.end() {
+        Some(CarrierEnd::Peer(code)) if code == in_use => SessionEnd::Copy,
+        Some(_) | None => end,
     };
     // Before the carrier goes: streams look for another relay by this, not by their legs' errors.
     context.relays.down(relay.relay, number, chain(&end));

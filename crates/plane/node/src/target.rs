@@ -1,5 +1,6 @@
 //! Dials what a publication points at (R-STR-07).
 
+use crate::check::{ECHO_BYTES_MAX, ECHO_MAX};
 use crate::socket::EndSocket;
 use fairlead_model::address::Host;
 use fairlead_model::{HostPort, RefusalCode, TargetAddress};
@@ -7,8 +8,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
 
 /// How long a target may take in all, its name's resolution and every address included.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,6 +60,22 @@ impl DialError {
 /// Cancel safe: a dropped dial closes its socket.
 pub(crate) async fn dial(target: &TargetAddress) -> Result<EndSocket, DialError> {
     dial_within(target, DIAL_TIMEOUT).await
+}
+
+/// A target of this daemon's own, for checks: it sends back what comes, within bounds (R-UI-04).
+pub(crate) fn echo(tasks: &TaskTracker) -> Result<EndSocket, DialError> {
+    let (near, mut far) = UnixStream::pair().map_err(judge)?;
+    tasks.spawn(async move {
+        let (from, mut to) = far.split();
+        let mut from = from.take(ECHO_BYTES_MAX);
+        let copied = async {
+            tokio::io::copy(&mut from, &mut to).await?;
+            to.shutdown().await
+        };
+        // A consumer that went away needs no answer.
+        let _ = tokio::time::timeout(ECHO_MAX, copied).await;
+    });
+    Ok(EndSocket::unix(near))
 }
 
 async fn dial_within(target: &TargetAddress, limit: Duration) -> Result<EndSocket, DialError> {

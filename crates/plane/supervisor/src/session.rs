@@ -27,6 +27,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(200);
 /// Longest pause: a control plane that is back is found within it, and new routes must flow
 /// within 5 s of that.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// Pause of a copy that is kept out while the other one lives (R-ENR-10).
+const PAUSE_OF_COPY: Duration = Duration::from_secs(30);
 /// A session that lived this long clears the back-off.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
 /// Status is sent at least this often.
@@ -59,6 +61,16 @@ enum SessionError {
     Stalled,
 }
 
+impl SessionError {
+    /// Whether the control plane keeps this process out because another one uses its identity.
+    fn is_copy(&self) -> bool {
+        match self {
+            Self::Refused(status) | Self::Ended(status) => status.code() == tonic::Code::AlreadyExists,
+            Self::Connect(_) | Self::Tls(_) | Self::Closed | Self::Stalled => false,
+        }
+    }
+}
+
 /// Holds a session until `cancel`.
 pub(crate) async fn hold(shared: Arc<Shared>, dialler: Arc<Dialler>, cancel: CancellationToken) {
     let mut pause = PAUSE_FIRST;
@@ -83,7 +95,8 @@ pub(crate) async fn hold(shared: Arc<Shared>, dialler: Arc<Dialler>, cancel: Can
             tracing::warn!(reason = %text, "no session with the control plane: trying again");
             told = text;
         }
-        let wait = pause / 2 + fairlead_host::rng::jitter(pause / 2);
+        let step = if error.is_copy() { PAUSE_OF_COPY } else { pause };
+        let wait = step / 2 + fairlead_host::rng::jitter(step / 2);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = cancel.cancelled() => return,
@@ -185,6 +198,7 @@ fn hello(shared: &Shared, observed: &Observed) -> pb::RelayHello {
         wall_clock_ms: shared.clock.wall().0,
         applied: observed.status.as_ref().and_then(|s| s.applied.clone()),
         trust_bundle_version: shared.bundle_version(),
+        process: Some(shared.process.clone()),
     }
 }
 
@@ -209,6 +223,7 @@ fn status(observed: &Observed) -> pb::RelayStatus {
         open_descriptors: worker.open_descriptors,
         bytes_relayed: worker.bytes_relayed,
         worker_metrics: worker.metrics,
+        cloned_nodes: worker.cloned_nodes,
     }
 }
 

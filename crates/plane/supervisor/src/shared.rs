@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use fairlead_host::Clock;
 use fairlead_host::member::{MemberConfig, MemberFolder};
+use fairlead_model::ProcessBootId;
 use fairlead_rpc::pb;
 use fairlead_transport::MemberTls;
 use std::sync::Arc;
@@ -80,11 +81,24 @@ pub(crate) struct Shared {
     pub(crate) tls: Arc<MemberTls>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) version: &'static str,
+    /// This process, as the control plane is told (R-ENR-10).
+    pub(crate) process: pb::Process,
     wanted: watch::Sender<Wanted>,
     observed: watch::Sender<Observed>,
     /// Version of the trust bundle in the files.
     bundle_version: AtomicU64,
     connected: AtomicBool,
+}
+
+fn this_process() -> pb::Process {
+    let boot: ProcessBootId = fairlead_host::rng::new_id();
+    let mut parts = fairlead_host::host_parts();
+    pb::Process {
+        boot_id: Bytes::copy_from_slice(&boot.to_bytes()),
+        host_name: fairlead_host::host_name(),
+        machine: parts.remove("machine").unwrap_or_default(),
+        product: parts.remove("product").unwrap_or_default(),
+    }
 }
 
 impl Shared {
@@ -102,6 +116,7 @@ impl Shared {
             tls,
             clock,
             version,
+            process: this_process(),
             wanted: watch::Sender::default(),
             observed: watch::Sender::default(),
             bundle_version: AtomicU64::new(bundle_version),

@@ -108,6 +108,7 @@ impl ControlService {
             open_descriptors: resources.fds_open,
             bytes_relayed: self.relay.metrics.relayed_bytes.get(),
             metrics: self.facts.metrics.clone(),
+            cloned_nodes: self.relay.cloned_nodes(),
         }
     }
 

@@ -9,20 +9,27 @@ use fairlead_hop::liveness::BindRefusal;
 use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
 use fairlead_host::Clock;
 use fairlead_model::{EndpointId, Identity, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
+use fairlead_rpc::pb;
 use fairlead_transport::{Carrier, CarrierConfig, Listener, LiveBinding, LiveListener};
 use fairlead_trust::RelaySettings;
 use fairlead_trust::admission::LiveVerdict;
+use fairlead_trust::{RunVerdict, Runs};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{info, warn};
 
 /// Most hop sessions of one member. It holds one; more are left over from connections that it has
 /// lost and this end has not yet. The oldest goes first (F-05: hundreds of losses in a minute).
 const SESSIONS_PER_MEMBER_MAX: usize = 4;
+
+/// Nodes that a report names of which two processes came: more are no accident, and one is enough to
+/// look.
+const CLONED_MAX: usize = 64;
 
 /// Names a hop session within the worker's run; later ones are higher.
 pub(crate) type SessionNumber = u64;
@@ -54,6 +61,8 @@ struct Sessions {
     last: SessionNumber,
     live: BTreeMap<SessionNumber, Session>,
     registry: Registry<SessionNumber>,
+    /// The processes that came in the name of each node of the policy.
+    runs: BTreeMap<NodeId, Runs<SocketAddr>>,
 }
 
 #[derive(Debug)]
@@ -141,27 +150,79 @@ impl Relay {
         number
     }
 
-    /// The member greeted. A daemon holds its folder's lock, so another run of it means that the
+    /// The node greeted. A daemon holds its folder's lock, so another run of it means that the
     /// earlier one is dead: its sessions are closed at once, and opens that wait for it fail over
     /// instead of waiting for a timeout. One that announced its restart ends by itself.
-    pub(crate) fn greeted(&self, number: SessionNumber, hello: &Hello) {
+    ///
+    /// # Errors
+    /// The earlier one is not dead: the folder was copied, and this copy is to go (R-ENR-10).
+    pub(crate) fn greeted(
+        &self,
+        number: SessionNumber,
+        node: NodeId,
+        hello: &Hello,
+    ) -> Result<(), RefusalCode> {
+        let now = self.clock.mono();
+        let process_boot = hello.process_boot;
         let mut sessions = self.lock();
-        let Some(session) = sessions.live.get_mut(&number) else {
-            return;
+        let Sessions { live, runs, .. } = &mut *sessions;
+        let Some(session) = live.get_mut(&number) else {
+            return Ok(());
         };
-        session.greeted = Some((hello.session, hello.process_boot));
+        session.greeted = Some((hello.session, process_boot));
+        let remote = session.carrier.remote_address();
         let peer = session.carrier.peer();
+        let lives = |boot| {
+            live.values().any(|session| {
+                session.carrier.peer() == peer && session.greeted.is_some_and(|(_, its)| its == boot)
+            })
+        };
+        let verdict = runs
+            .entry(node)
+            .or_default()
+            .hello(process_boot, remote, false, now, lives);
+        let code = match verdict {
+            RunVerdict::Alone => RefusalCode::ShuttingDown,
+            RunVerdict::Kept { other, found } => {
+                if found {
+                    warn!(%node, kept = %remote, refused = %other, "two processes use the node's identity: it was copied");
+                }
+                RefusalCode::IdentityInUse
+            }
+            RunVerdict::Refused { kept, found } => {
+                if found {
+                    warn!(%node, %kept, refused = %remote, "two processes use the node's identity: it was copied");
+                }
+                return Err(RefusalCode::IdentityInUse);
+            }
+        };
         let dead = sessions.live.range(..number).filter(|(_, earlier)| {
             earlier.carrier.peer() == peer
                 && !earlier.restarting
                 && earlier
                     .greeted
-                    .is_some_and(|(_, boot)| boot != hello.process_boot)
+                    .is_some_and(|(_, boot)| boot != process_boot)
         });
         for (_, earlier) in dead {
-            info!(%peer, "a new run of the member: the earlier run's session is closed");
-            earlier.carrier.close(RefusalCode::ShuttingDown);
+            info!(%peer, "another run of the node: the earlier run's session is closed");
+            earlier.carrier.close(code);
         }
+        Ok(())
+    }
+
+    /// Nodes of which two processes came.
+    pub(crate) fn cloned_nodes(&self) -> Vec<pb::ClonedNode> {
+        let now = self.clock.mono();
+        let sessions = self.lock();
+        let cloned = sessions.runs.iter().filter_map(|(node, runs)| {
+            let copies = runs.copies(now)?;
+            Some(pb::ClonedNode {
+                node_id: node.to_bytes().to_vec().into(),
+                kept: copies.kept.to_string(),
+                refused: copies.refused.to_string(),
+            })
+        });
+        cloned.take(CLONED_MAX).collect()
     }
 
     /// The member of the session announced a restart (R-ADM-03).
@@ -302,6 +363,9 @@ impl Relay {
     pub(crate) fn sweep(&self) {
         let policy = self.policy.current();
         let mut sessions = self.lock();
+        sessions
+            .runs
+            .retain(|node, _| policy.session_verdict(*node).is_ok());
         sessions
             .registry
             .retain(self.clock.mono(), |endpoint, node, generation| {

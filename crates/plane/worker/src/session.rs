@@ -49,6 +49,8 @@ enum SessionEnd {
     Fault(#[source] fairlead_hop::SessionFault),
     #[error("policy does not admit the member: {0}")]
     Policy(RefusalCode),
+    #[error("{0}")]
+    Copy(RefusalCode),
 }
 
 impl SessionEnd {
@@ -56,7 +58,7 @@ impl SessionEnd {
     fn code(&self) -> RefusalCode {
         match self {
             Self::Closed(_) | Self::Stopped | Self::Carrier(_) | Self::Dead(_) => RefusalCode::ShuttingDown,
-            Self::Policy(code) => *code,
+            Self::Policy(code) | Self::Copy(code) => *code,
             Self::Fault(fault) => fault.code(),
             Self::ControlEnded | Self::NoHello | Self::Read(_) | Self::Write(_) | Self::NotReading => {
                 RefusalCode::Protocol
@@ -252,8 +254,10 @@ async fn step(
         Some(RelayEvent::Hello(hello)) => {
             debug!(software = hello.software, "hello");
             // Each probe of a relay is a run of its own, and none ends another.
-            if matches!(carrier.peer(), Identity::Node(_)) {
-                relay.greeted(number, &hello);
+            if let Identity::Node(node) = carrier.peer() {
+                relay
+                    .greeted(number, node, &hello)
+                    .map_err(SessionEnd::Copy)?;
             }
         }
         Some(RelayEvent::Register(register)) => {

@@ -1,5 +1,6 @@
 //! Answers of reads, made from the control plane's views.
 
+use super::{Copies, Warning};
 use fairlead_control::api;
 use fairlead_model::WallTime;
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,9 @@ pub struct Relay {
     pub certificate_not_after: Option<String>,
     /// How many endpoints are placed on it.
     pub endpoints: u64,
+    /// Two processes that use its identity, while there are two.
+    #[serde(default)]
+    pub copies: Option<Copies>,
 }
 
 impl From<api::RelayView> for Relay {
@@ -175,6 +179,7 @@ impl From<api::RelayView> for Relay {
             policy: r.policy.into(),
             certificate_not_after: r.certificate_not_after.map(time),
             endpoints: r.endpoints,
+            copies: r.copies.map(Into::into),
         }
     }
 }
@@ -237,6 +242,9 @@ pub struct Node {
     pub metrics: String,
     /// End of its certificate.
     pub certificate_not_after: Option<String>,
+    /// Two processes that use its identity, while there are two.
+    #[serde(default)]
+    pub copies: Option<Copies>,
 }
 
 impl From<api::NodeView> for Node {
@@ -256,6 +264,7 @@ impl From<api::NodeView> for Node {
             memory_bytes: n.memory_bytes,
             metrics: n.metrics,
             certificate_not_after: n.certificate_not_after.map(time),
+            copies: n.copies.map(Into::into),
         }
     }
 }
@@ -477,6 +486,9 @@ pub struct Status {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
+    /// What an admin should look at.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 impl From<api::StatusView> for Status {
@@ -498,6 +510,7 @@ impl From<api::StatusView> for Status {
             links_ready: s.links_ready,
             links: s.links,
             audit_seq: s.audit_seq,
+            warnings: s.warnings.into_iter().map(Into::into).collect(),
         }
     }
 }

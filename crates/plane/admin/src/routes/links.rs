@@ -3,7 +3,7 @@
 use super::{Answer, Which};
 use crate::Admin;
 use crate::body::Body;
-use crate::json::{AddLink, ErrorBody, Link, List};
+use crate::json::{AddLink, CheckLink, ErrorBody, Link, List, PathCheck};
 use crate::refused::Refused;
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -58,4 +58,21 @@ pub(super) async fn remove(
     Which(which): Which,
 ) -> Answer<Link> {
     Ok(Json(admin.control.remove_link(&principal, &which).await?.into()))
+}
+
+/// Lets the link's consumer try its path with a new hop session, a new association and new tunnels, and says how far it came (R-UI-04). Changes nothing; takes up to 25 s.
+#[utoipa::path(
+    post, path = "/v1/links/{link}/check", tag = "links", operation_id = "link_check",
+    security(("bearer" = [])),
+    params(("link" = String, Path, description = "Name or id")),
+    request_body = CheckLink,
+    responses((status = 200, body = PathCheck), (status = "default", body = ErrorBody))
+)]
+pub(super) async fn check(
+    State(admin): State<Admin>,
+    Which(which): Which,
+    Body(asked): Body<CheckLink>,
+) -> Answer<PathCheck> {
+    let checked = admin.control.check_link(&which, asked.relay.as_deref()).await?;
+    Ok(Json(checked.into()))
 }

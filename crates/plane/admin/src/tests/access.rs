@@ -52,7 +52,7 @@ async fn a_read_only_token_is_refused_every_change() {
             }
         }
     }
-    assert_eq!(changes, 3 * 11, "every changing route was tried");
+    assert_eq!(changes, 3 * 12, "every changing route was tried");
     // A valid change, too.
     let body = r#"{"value":"24h"}"#;
     let sent = request(

@@ -14,6 +14,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/events"),
     ("GET", "/v1/links"),
     ("POST", "/v1/links"),
+    ("POST", "/v1/links/{link}/check"),
     ("DELETE", "/v1/links/{link}"),
     ("GET", "/v1/links/{link}"),
     ("GET", "/v1/nodes"),

@@ -161,6 +161,32 @@ pub struct WorkerView {
     pub metrics: String,
 }
 
+/// Two processes that use one member's identity: it was copied (R-ENR-10).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopiesView {
+    /// The process that is kept: its host's name, address, and digests of its ids.
+    pub kept: String,
+    /// The one that is refused.
+    pub refused: String,
+    /// When they were found; `None` where only relays have met them.
+    pub since: Option<WallTime>,
+    /// Relays that have met both.
+    pub met_by: Vec<Name>,
+}
+
+/// Something that an admin should look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WarningView {
+    /// The stable code: `IDENTITY_CLONED` or `CERTIFICATE_ENDING`.
+    pub code: &'static str,
+    /// On what: `node beta`.
+    pub object: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub advice: String,
+}
+
 /// A relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayView {
@@ -196,6 +222,8 @@ pub struct RelayView {
     pub certificate_not_after: Option<WallTime>,
     /// How many endpoints are placed on it.
     pub endpoints: u64,
+    /// Two processes that use its identity; `None` while there is one.
+    pub copies: Option<CopiesView>,
 }
 
 /// How a node reaches one relay.
@@ -244,6 +272,8 @@ pub struct NodeView {
     pub metrics: String,
     /// End of its certificate.
     pub certificate_not_after: Option<WallTime>,
+    /// Two processes that use its identity; `None` while there is one.
+    pub copies: Option<CopiesView>,
 }
 
 /// A link.
@@ -295,6 +325,39 @@ pub struct RefusalView {
     pub at: WallTime,
     /// How many were refused since the consumer's daemon started.
     pub count: u64,
+}
+
+/// How far a consumer came that tried a link's path anew (R-UI-04).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathCheckView {
+    /// The link.
+    pub link: Name,
+    /// The consumer.
+    pub from: Ref<NodeId>,
+    /// The publisher.
+    pub to: Ref<NodeId>,
+    /// The relay that it went through.
+    pub relay: Ref<RelayId>,
+    /// What the consumer said.
+    pub report: PathReportView,
+}
+
+/// What a consumer reported of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathReportView {
+    /// Microseconds until the hop session was up; 0 if it was not.
+    pub session_us: u32,
+    /// Microseconds from the open until the first byte was back, handshake between the nodes
+    /// included; 0 if none came.
+    pub tunnel_us: u32,
+    /// Bytes that came back as they were sent.
+    pub bytes_verified: u64,
+    /// The code of what stopped the path; empty if nothing did.
+    pub failed: String,
+    /// The same in words.
+    pub detail: String,
+    /// How the publisher's dial of the target ended: `CONNECTED` or a code; empty if it was not tried.
+    pub target: String,
 }
 
 /// One audit entry (R-UI-05).
@@ -374,6 +437,8 @@ pub struct StatusView {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
+    /// What an admin should look at.
+    pub warnings: Vec<WarningView>,
 }
 
 /// Everything that is shown, at one instant.

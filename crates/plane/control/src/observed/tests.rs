@@ -21,6 +21,7 @@ fn listening(pid: u32) -> RelayReport {
         open_descriptors: 0,
         bytes_relayed: 0,
         worker_metrics: String::new(),
+        cloned: Vec::new(),
     }
 }
 
@@ -28,8 +29,8 @@ fn listening(pid: u32) -> RelayReport {
 fn a_newer_session_takes_the_place_of_an_older() {
     let observed = Observed::default();
     let (old, new) = (CancellationToken::new(), CancellationToken::new());
-    let first = observed.open_relay(relay(1), "1".to_owned(), old.clone());
-    let second = observed.open_relay(relay(1), "2".to_owned(), new.clone());
+    let first = observed.open_relay(relay(1), "1".to_owned(), None, old.clone());
+    let second = observed.open_relay(relay(1), "2".to_owned(), None, new.clone());
     assert!(first.first && !second.first);
     assert!(old.is_cancelled() && !new.is_cancelled());
     // The old one's late goodbye ends nothing.
@@ -40,8 +41,8 @@ fn a_newer_session_takes_the_place_of_an_older() {
     assert!(observed.lock().connected().is_empty());
 
     let node = NodeId::from_bytes([1; 16]);
-    let first = observed.open_node(node, String::new(), old);
-    let second = observed.open_node(node, String::new(), new);
+    let (first, _asked) = observed.open_node(node, String::new(), None, old);
+    let (second, _asked) = observed.open_node(node, String::new(), None, new);
     observed.close_node(node, first.number, MonoTime(3));
     assert!(observed.lock().nodes[&node].session.is_some());
     observed.close_node(node, second.number, MonoTime(4));
@@ -54,7 +55,7 @@ fn a_newer_session_takes_the_place_of_an_older() {
 fn probes_reach_the_prober() {
     let observed = Observed::default();
     let address: HostPort = "10.0.0.1:9443".parse().unwrap();
-    let open = |n| observed.open_relay(relay(n), String::new(), CancellationToken::new());
+    let open = |n| observed.open_relay(relay(n), String::new(), None, CancellationToken::new());
     let _target = open(1);
     let mut prober = open(2);
     let ask = |n: u8| {
@@ -90,7 +91,7 @@ fn witnesses_are_connected_nodes() {
     let observed = Observed::default();
     for (n, connected) in [(1, true), (2, false), (3, true)] {
         let node = NodeId::from_bytes([n; 16]);
-        let session = observed.open_node(node, String::new(), CancellationToken::new());
+        let (session, _asked) = observed.open_node(node, String::new(), None, CancellationToken::new());
         let reach = Reach {
             connected,
             rtt_us: None,

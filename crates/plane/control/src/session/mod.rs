@@ -5,8 +5,11 @@
 //! tonic, of [`DOWN_QUEUED_MAX`] messages; a member that does not take them for [`SEND_WAIT_MAX`]
 //! is cut off and comes again.
 
+mod copies;
 mod node;
 mod relay;
+
+pub(crate) use copies::Processes;
 
 use crate::audit::AuditNote;
 use crate::authority::{Csr, Issuance};
@@ -17,6 +20,7 @@ use crate::state::State;
 use fairlead_model::{Identity, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_server::{MemberControl, MemberControlServer};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +47,8 @@ pub(crate) struct Caller {
     pub(crate) identity: Identity,
     /// SHA-256 of the public key that it proved to have.
     pub(crate) key_hash: [u8; 32],
+    /// Where its connection comes from.
+    pub(crate) address: IpAddr,
 }
 
 impl Caller {

@@ -1,13 +1,17 @@
 //! A node daemon's session: policy, grants and trust down; reach, registrations and listeners up.
 
-use super::{Caller, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, enrolled, send, send_result, text};
+use super::{
+    Caller, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, copies, enrolled, send, send_result, text,
+};
+use crate::api::PathReportView;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{LastRefusal, Listener, NodeReport, Reach};
+use crate::observed::{CheckAsked, LastRefusal, Listener, NodeReport, Reach};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
 use crate::record::{MemberKey, NodeRecord, Text, key};
 use crate::told;
+use bytes::Bytes;
 use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::pb::{self, node_down, node_up};
 use fairlead_trust::{NodePolicy, Verified};
@@ -36,6 +40,8 @@ struct Task {
     held: Option<(u64, u64)>,
     /// The digest of the grants that the node said it keeps.
     held_grants: Option<[u8; 32]>,
+    /// The path that the node tries.
+    checking: Option<CheckAsked>,
 }
 
 /// Serves one session to its end.
@@ -65,10 +71,23 @@ pub(super) async fn run(
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
+    let member = MemberKey::Node(Text(id));
+    let admitted = match enrolled(&inner.ledger.state(), member, caller) {
+        Ok(()) => copies::admit(&inner, member, caller, hello.process.clone()).await,
+        Err(refused) => Err(refused),
+    };
+    let boot = match admitted {
+        Ok(boot) => boot,
+        Err(refused) => {
+            let _ = send_result(&down, Err(refused)).await;
+            return;
+        }
+    };
     let cancel = inner.stopping.child_token();
-    let session = inner
-        .observed
-        .open_node(id, text(hello.version.clone()), cancel.clone());
+    let (session, mut checks) =
+        inner
+            .observed
+            .open_node(id, text(hello.version.clone()), boot, cancel.clone());
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
@@ -77,9 +96,10 @@ pub(super) async fn run(
         grants: None,
         held: Some((hello.policy_epoch, hello.policy_revision)),
         held_grants: None,
+        checking: None,
     };
     let ended = match task.open(&hello, caller).await {
-        Ok(()) => task.serve(&mut up, &cancel).await,
+        Ok(()) => task.serve(&mut up, &mut checks, &cancel).await,
         Err(ended) => ended,
     };
     if let Some(suppressed) = told::session("ended") {
@@ -126,6 +146,7 @@ impl Task {
     async fn serve(
         &mut self,
         up: &mut Streaming<pb::NodeUp>,
+        checks: &mut mpsc::Receiver<CheckAsked>,
         cancel: &tokio_util::sync::CancellationToken,
     ) -> Ended {
         let mut documents = self.inner.published.watch();
@@ -135,22 +156,58 @@ impl Task {
             if let Err(ended) = self.follow().await {
                 return ended;
             }
+            let (again_wait, is_idle) = (self.again_wait(), self.checking.is_none());
             tokio::select! {
                 () = cancel.cancelled() => return Ended::Replaced,
                 message = up.message() => {
                     heard = tokio::time::Instant::now();
                     match message {
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Status(status)) })) => self.hear(status),
+                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::PathReport(report)) })) => self.checked(report),
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Hello(_)) })) => return Ended::Protocol,
                         // A message of a newer version.
                         Ok(Some(pb::NodeUp { body: None })) => {}
                         Ok(None) | Err(_) => return Ended::Gone,
                     }
                 }
+                asked = checks.recv(), if is_idle => match asked {
+                    Some(asked) => if let Err(ended) = self.check(asked).await {
+                        return ended;
+                    },
+                    None => return Ended::Replaced,
+                },
+                () = given_up(self.checking.as_mut()) => self.checking = None,
                 changed = documents.changed() => if changed.is_err() { return Ended::Replaced },
-                () = tokio::time::sleep(self.again_wait()) => {}
+                () = tokio::time::sleep(again_wait) => {}
                 () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
             }
+        }
+    }
+
+    /// Asks the node to try a path.
+    async fn check(&mut self, asked: CheckAsked) -> Result<(), Ended> {
+        self.send(node_down::Body::PathCheck(pb::PathCheck {
+            check_id: Bytes::copy_from_slice(&asked.check),
+            route_id: Bytes::copy_from_slice(&asked.route.to_bytes()),
+            relay_id: Bytes::copy_from_slice(&asked.relay.to_bytes()),
+        }))
+        .await?;
+        self.checking = Some(asked);
+        Ok(())
+    }
+
+    /// Passes the report on; a late one, that nobody waits for, is dropped.
+    fn checked(&mut self, report: pb::PathReport) {
+        let asked = self.checking.take_if(|asked| report.check_id == asked.check[..]);
+        if let Some(asked) = asked {
+            let _ = asked.answer.send(PathReportView {
+                session_us: report.session_us,
+                tunnel_us: report.tunnel_us,
+                bytes_verified: report.bytes_verified,
+                failed: text(report.failed),
+                detail: text(report.detail),
+                target: text(report.target),
+            });
         }
     }
 
@@ -238,6 +295,14 @@ impl Task {
             observed.status = Some(report);
         }
         self.inner.wake.notify_one();
+    }
+}
+
+/// Waits until nobody waits for the path's report any more.
+async fn given_up(checking: Option<&mut CheckAsked>) {
+    match checking {
+        Some(asked) => asked.answer.closed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -338,6 +403,7 @@ mod tests {
             grants: None,
             held: None,
             held_grants: None,
+            checking: None,
         };
         task.follow().await.unwrap();
         assert!(sent.try_recv().is_err());

@@ -1,8 +1,8 @@
 //! A supervisor's session: policy, leases, trust and probes down; the worker's state up.
 
 use super::{
-    Caller, DOWN_QUEUED_MAX, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, enrolled, send, send_result,
-    text,
+    Caller, DOWN_QUEUED_MAX, Ended, HELLO_WAIT_MAX, SILENCE_MAX, clock_fault, copies, enrolled, send,
+    send_result, text,
 };
 use crate::audit::AuditNote;
 use crate::control::Inner;
@@ -14,7 +14,7 @@ use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text
 use crate::setting::Settings;
 use crate::told;
 use bytes::Bytes;
-use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, RelayId, WallTime};
+use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, NodeId, RelayId, WallTime};
 use fairlead_rpc::pb::{self, relay_down, relay_up};
 use fairlead_rpc::signed::encode_policy_lease;
 use fairlead_trust::admission::PolicyHead;
@@ -26,6 +26,8 @@ use tonic::{Status, Streaming};
 
 /// How often a lease is renewed, so that an outage starts with nearly the full lease.
 const LEASE_EVERY: Duration = Duration::from_secs(600);
+/// Nodes of which a report may say that two processes came; a worker names no more.
+const CLONED_MAX: usize = 64;
 /// The least time between two pushes of the same policy to the same worker process: one that
 /// refuses it is not flooded.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -93,6 +95,18 @@ pub(super) async fn run(
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
+    let member = MemberKey::Relay(Text(id));
+    let admitted = match enrolled(&inner.ledger.state(), member, caller) {
+        Ok(()) => copies::admit(&inner, member, caller, hello.process.clone()).await,
+        Err(refused) => Err(refused),
+    };
+    let boot = match admitted {
+        Ok(boot) => boot,
+        Err(refused) => {
+            let _ = send_result(&down, Err(refused)).await;
+            return;
+        }
+    };
     let cancel = inner.stopping.child_token();
     let Opened {
         session,
@@ -100,7 +114,7 @@ pub(super) async fn run(
         first,
     } = inner
         .observed
-        .open_relay(id, text(hello.version.clone()), cancel.clone());
+        .open_relay(id, text(hello.version.clone()), boot, cancel.clone());
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
@@ -189,7 +203,7 @@ impl Task {
                     heard = tokio::time::Instant::now();
                     match message {
                         Ok(Some(pb::RelayUp { body: Some(body) })) => {
-                            if let Err(ended) = self.hear(body) {
+                            if let Err(ended) = self.hear(body).await {
                                 return ended;
                             }
                         }
@@ -322,14 +336,17 @@ impl Task {
         }
     }
 
-    fn hear(&mut self, body: relay_up::Body) -> Result<(), Ended> {
+    async fn hear(&mut self, body: relay_up::Body) -> Result<(), Ended> {
         match body {
             relay_up::Body::Hello(_) => return Err(Ended::Protocol),
             relay_up::Body::Status(status) => {
                 let report = report(status);
-                let mut members = self.inner.observed.lock();
-                if let Some(observed) = members.relays.get_mut(&self.id) {
+                let cloned = report.cloned.clone();
+                if let Some(observed) = self.inner.observed.lock().relays.get_mut(&self.id) {
                     observed.status = Some(report);
+                }
+                for (node, kept, refused) in &cloned {
+                    copies::note_report(&self.inner, self.id, *node, kept, refused).await;
                 }
             }
             relay_up::Body::ProbeReport(report) => {
@@ -382,6 +399,12 @@ fn report(status: pb::RelayStatus) -> RelayReport {
         open_descriptors: status.open_descriptors,
         bytes_relayed: status.bytes_relayed,
         worker_metrics: text(status.worker_metrics),
+        cloned: status
+            .cloned_nodes
+            .into_iter()
+            .take(CLONED_MAX)
+            .filter_map(|c| Some((NodeId::from_slice(&c.node_id)?, text(c.kept), text(c.refused))))
+            .collect(),
     }
 }
 

@@ -176,6 +176,7 @@ impl Control {
                 issued_at: At::from(now),
                 expires_at: At::from(expires_at),
                 used: None,
+                refused: 0,
             },
         );
         turn.commit(change).await?;

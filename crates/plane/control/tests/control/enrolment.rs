@@ -164,3 +164,40 @@ async fn one_host_holds_one_relay() {
         .unwrap();
     plane.stop().await;
 }
+
+/// One known token and a wrong clock, again and again: the audit log gets a hundred entries, and then
+/// one at each power of ten with the count, over a restart as well.
+#[tokio::test]
+async fn one_token_cannot_fill_the_audit_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let token = plane.control.add_node(&plane.admin, "alpha").await.unwrap().token;
+    let key = KeyPair::generate().unwrap();
+    let refuse = async |plane: &Plane, times: usize| {
+        let mut skewed = request(plane, "node", &token, "a", &key);
+        skewed.wall_clock = Some(plane.clock.wall().plus(Duration::from_secs(3600)));
+        for _ in 0..times {
+            let refused = plane.control.enrol(skewed.clone(), FROM).await.unwrap_err();
+            assert_eq!(refused.code, ApiCode::ClockSkew);
+        }
+    };
+    let noted = async |plane: &Plane| {
+        let entries = plane.control.audit(0, 1000).await.unwrap();
+        let refused = entries.into_iter().filter(|e| e.action == "enrol.refused");
+        refused.map(|e| e.after.unwrap()).collect::<Vec<_>>()
+    };
+    refuse(&plane, 100).await;
+    assert_eq!(noted(&plane).await.len(), 100);
+    plane.stop().await;
+    let plane = Plane::start(dir.path()).await;
+    refuse(&plane, 899).await;
+    assert_eq!(noted(&plane).await.len(), 100);
+    refuse(&plane, 1).await;
+    let after = noted(&plane).await;
+    assert_eq!(after.len(), 101);
+    assert!(after[100].contains("\"refused_so_far\":1000"), "{}", after[100]);
+    // The token is none the worse for it.
+    let good = request(&plane, "node", &token, "a", &key);
+    plane.control.enrol(good, FROM).await.unwrap();
+    plane.stop().await;
+}

@@ -628,6 +628,7 @@ async fn node_task(
                         v.policy = Some(policy);
                     });
                 }
+                node_down::Body::PathCheck(_) => {}
                 node_down::Body::Grants(set) => view.send_modify(|v| {
                     let keys = v
                         .policy

@@ -15,6 +15,7 @@
     reason = "tests"
 )]
 
+mod copies;
 mod enrolment;
 mod fixture;
 mod links;

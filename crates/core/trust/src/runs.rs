@@ -1,0 +1,284 @@
+//! Tells two copies of one identity from one member that restarts (R-ENR-10). Pure.
+//!
+//! A member's folder is locked by one process, and each process draws a boot id. So a run that was
+//! succeeded is dead, unless the folder was copied: a run that comes **back** after a later one has
+//! begun is the proof of two. From then on one of them is kept and the other refused, until the
+//! other has not come for [`QUARREL_FOR`]: copies that took turns would tear each other's sessions
+//! down at the speed of the network.
+
+use fairlead_model::{MonoTime, ProcessBootId};
+use std::time::Duration;
+
+/// How long the refused copy may be silent before the member counts as one again. Longer than any
+/// pause of a daemon between two attempts.
+pub const QUARREL_FOR: Duration = Duration::from_secs(600);
+/// Runs that are remembered. More than a copy per host that an image was given to by mistake; the
+/// oldest goes first.
+const RUNS_MAX: usize = 8;
+
+/// A process of the member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run<T> {
+    boot: ProcessBootId,
+    about: T,
+    own_host: bool,
+}
+
+/// The processes that have come with one member's identity.
+///
+/// **Input:** [`hello`](Self::hello), at the beginning of each session, in the order of arrival.
+/// **Output:** its verdict. A refused process is told so and gets no session; the session of one
+/// that is kept takes the place of any other.
+#[derive(Debug, Clone)]
+pub struct Runs<T> {
+    /// In the order of their first hello.
+    runs: Vec<Run<T>>,
+    quarrel: Option<Quarrel>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Quarrel {
+    kept: ProcessBootId,
+    refused: ProcessBootId,
+    until: MonoTime,
+}
+
+/// What becomes of a process that said hello.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunVerdict<T> {
+    /// No other one lives.
+    Alone,
+    /// Another one lives and is to go.
+    Kept {
+        /// The other.
+        other: T,
+        /// Whether this hello has shown it.
+        found: bool,
+    },
+    /// It is to go: another one lives and is kept.
+    Refused {
+        /// The other.
+        kept: T,
+        /// Whether this hello has shown it.
+        found: bool,
+    },
+}
+
+/// Two processes with one identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copies<'a, T> {
+    /// The one that is kept.
+    pub kept: &'a T,
+    /// The one that is refused.
+    pub refused: &'a T,
+}
+
+impl<T> Default for Runs<T> {
+    fn default() -> Self {
+        Self {
+            runs: Vec::new(),
+            quarrel: None,
+        }
+    }
+}
+
+impl<T: Clone> Runs<T> {
+    /// A process begins a session. `own_host` says whether it runs on the host that enrolled, as far
+    /// as that is known; `lives` whether a process has a session at this moment.
+    ///
+    /// Of two copies the one on the enrolled host is kept, else the one that came first: a copy that
+    /// appears later does not drive out the original.
+    pub fn hello(
+        &mut self,
+        boot: ProcessBootId,
+        about: T,
+        own_host: bool,
+        now: MonoTime,
+        lives: impl Fn(ProcessBootId) -> bool,
+    ) -> RunVerdict<T> {
+        self.settle(now);
+        let run = Run {
+            boot,
+            about,
+            own_host,
+        };
+        let succeeded = self
+            .runs
+            .last()
+            .filter(|last| last.boot != boot)
+            .map(|last| last.boot);
+        let came_before = self.runs.iter_mut().find(|known| known.boot == boot);
+        let is_known = came_before.map(|known| *known = run.clone()).is_some();
+        if !is_known {
+            if self.runs.len() >= RUNS_MAX {
+                let kept = self.quarrel.map(|q| q.kept);
+                let oldest = self.runs.iter().position(|known| Some(known.boot) != kept);
+                self.runs.remove(oldest.unwrap_or(0));
+            }
+            self.runs.push(run);
+        }
+        match (self.quarrel, succeeded) {
+            (Some(quarrel), _) if quarrel.kept == boot => self.verdict(boot, quarrel, false),
+            (Some(quarrel), _) => {
+                let stays = lives(quarrel.kept) && self.rank(quarrel.kept) < self.rank(boot);
+                self.decide(boot, quarrel.kept, stays, now, false)
+            }
+            (None, Some(later)) if is_known => {
+                let stays = self.rank(later) < self.rank(boot);
+                self.decide(boot, later, stays, now, true)
+            }
+            (None, Some(_) | None) => RunVerdict::Alone,
+        }
+    }
+
+    /// The two copies, while there are two.
+    #[must_use]
+    pub fn copies(&self, now: MonoTime) -> Option<Copies<'_, T>> {
+        let quarrel = self.quarrel.filter(|q| now < q.until)?;
+        Some(Copies {
+            kept: self.about(quarrel.kept)?,
+            refused: self.about(quarrel.refused)?,
+        })
+    }
+
+    /// A quarrel that is over leaves the run that was kept, as if it were the only one ever.
+    fn settle(&mut self, now: MonoTime) {
+        if let Some(quarrel) = self.quarrel.filter(|q| now >= q.until) {
+            self.quarrel = None;
+            self.runs.retain(|run| run.boot == quarrel.kept);
+        }
+    }
+
+    /// Keeps `boot`, or the `other` one that `stays`.
+    fn decide(
+        &mut self,
+        boot: ProcessBootId,
+        other: ProcessBootId,
+        stays: bool,
+        now: MonoTime,
+        found: bool,
+    ) -> RunVerdict<T> {
+        let (kept, refused) = if stays { (other, boot) } else { (boot, other) };
+        let quarrel = Quarrel {
+            kept,
+            refused,
+            until: now.plus(QUARREL_FOR),
+        };
+        self.quarrel = Some(quarrel);
+        self.verdict(boot, quarrel, found)
+    }
+
+    fn verdict(&self, boot: ProcessBootId, quarrel: Quarrel, found: bool) -> RunVerdict<T> {
+        let other = if quarrel.kept == boot {
+            quarrel.refused
+        } else {
+            quarrel.kept
+        };
+        match self.about(other).cloned() {
+            None => RunVerdict::Alone,
+            Some(other) if quarrel.kept == boot => RunVerdict::Kept { other, found },
+            Some(kept) => RunVerdict::Refused { kept, found },
+        }
+    }
+
+    fn about(&self, boot: ProcessBootId) -> Option<&T> {
+        self.runs
+            .iter()
+            .find(|run| run.boot == boot)
+            .map(|run| &run.about)
+    }
+
+    /// The order in which copies are kept: lowest first.
+    fn rank(&self, boot: ProcessBootId) -> (bool, usize) {
+        let place = self.runs.iter().position(|run| run.boot == boot);
+        let own_host = place
+            .and_then(|place| self.runs.get(place))
+            .is_some_and(|run| run.own_host);
+        (!own_host, place.unwrap_or(usize::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn boot(n: u8) -> ProcessBootId {
+        ProcessBootId::from_bytes([n; 16])
+    }
+
+    /// A line per hello: seconds, process, whether on the enrolled host, whether the kept one lives.
+    fn told(runs: &mut Runs<u8>, at_s: u32, n: u8, own_host: bool, lives: bool) -> RunVerdict<u8> {
+        let now = MonoTime(0).plus(SECOND * at_s);
+        runs.hello(boot(n), n, own_host, now, |_| lives)
+    }
+
+    /// R-ENR-10: restarts, however many and however fast, are no clone.
+    #[test]
+    fn restarts_are_no_clone() {
+        let mut runs = Runs::default();
+        for n in 0..=100 {
+            assert_eq!(told(&mut runs, 0, n, true, true), RunVerdict::Alone);
+            assert_eq!(
+                told(&mut runs, 0, n, true, true),
+                RunVerdict::Alone,
+                "it reconnects"
+            );
+        }
+        assert!(runs.runs.len() <= RUNS_MAX);
+        assert_eq!(runs.copies(MonoTime(0)), None);
+    }
+
+    /// R-ENR-10: a run that comes back after a later one began has a copy; the earlier is kept, and
+    /// the other refused until it has been silent.
+    #[test]
+    fn a_copy_is_found_refused_and_forgotten() {
+        let mut runs = Runs::default();
+        assert_eq!(told(&mut runs, 0, 1, false, true), RunVerdict::Alone);
+        assert_eq!(told(&mut runs, 1, 2, false, true), RunVerdict::Alone);
+        let found = RunVerdict::Kept {
+            other: 2,
+            found: true,
+        };
+        assert_eq!(told(&mut runs, 2, 1, false, true), found);
+        let refused = RunVerdict::Refused {
+            kept: 1,
+            found: false,
+        };
+        for at_s in [3, 300, 800] {
+            assert_eq!(told(&mut runs, at_s, 2, false, true), refused);
+        }
+        let copies = Copies {
+            kept: &1,
+            refused: &2,
+        };
+        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 900)), Some(copies));
+        assert_eq!(told(&mut runs, 1401, 1, false, true), RunVerdict::Alone);
+        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 1401)), None);
+        assert_eq!(told(&mut runs, 1402, 1, false, true), RunVerdict::Alone);
+    }
+
+    /// The copy on the enrolled host is kept, whichever came first; where the kept one is gone, the
+    /// other may come in.
+    #[test]
+    fn the_enrolled_host_is_preferred_and_a_dead_one_is_not() {
+        let mut runs = Runs::default();
+        told(&mut runs, 0, 1, false, true);
+        told(&mut runs, 1, 2, true, true);
+        let refused = RunVerdict::Refused { kept: 2, found: true };
+        assert_eq!(told(&mut runs, 2, 1, false, true), refused);
+        let kept = RunVerdict::Kept {
+            other: 2,
+            found: false,
+        };
+        assert_eq!(told(&mut runs, 3, 1, false, false), kept, "the kept one is gone");
+        assert_eq!(
+            told(&mut runs, 4, 2, true, true),
+            RunVerdict::Kept {
+                other: 1,
+                found: false
+            }
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! A member of which two processes live has been copied (R-ENR-10): one of them is kept, the other
+//! refused, and both are named.
+
+use super::{Caller, text};
+use crate::audit::AuditNote;
+use crate::control::Inner;
+use crate::ledger::Change;
+use crate::observed::Process;
+use crate::record::MemberKey;
+use crate::state::State;
+use fairlead_model::{MonoTime, NodeId, ProcessBootId, RelayId, WallTime};
+use fairlead_rpc::pb;
+use fairlead_telemetry::chain;
+use fairlead_trust::{RunVerdict, Runs};
+use std::collections::BTreeMap;
+use tonic::Status;
+
+/// What members' processes say of themselves, by key: another key is another enrolment, whose
+/// processes have nothing to do with earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    key_hash: Option<[u8; 32]>,
+    runs: Runs<Process>,
+    since: Option<WallTime>,
+    /// Whether a relay's report of copies has been noted.
+    reported: bool,
+}
+
+impl Processes {
+    /// The copies, and since when they are known.
+    pub(crate) fn copies(&self, now: MonoTime) -> Option<(&Process, &Process, WallTime)> {
+        let copies = self.runs.copies(now)?;
+        Some((copies.kept, copies.refused, self.since?))
+    }
+
+    /// Whether a relay's report is the first that says so.
+    pub(crate) fn is_first_report(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported, true)
+    }
+}
+
+/// Lets the session's process in, or refuses it because another one lives.
+///
+/// # Errors
+/// What the process is told.
+pub(super) async fn admit(
+    inner: &Inner,
+    member: MemberKey,
+    caller: Caller,
+    said: Option<pb::Process>,
+) -> Result<Option<ProcessBootId>, Status> {
+    // A member of an older version says nothing.
+    let Some(said) = said else {
+        return Ok(None);
+    };
+    let Some(boot) = ProcessBootId::from_slice(&said.boot_id) else {
+        return Err(Status::invalid_argument("the process has no boot id of 16 bytes"));
+    };
+    let state = inner.ledger.state();
+    let process = Process {
+        boot,
+        address: caller.address,
+        host_name: text(said.host_name),
+        machine: text(said.machine),
+        product: text(said.product),
+    };
+    let own_host = is_own_host(&state, member, &process);
+    let now = inner.clock.mono();
+    let verdict = inner.observed.lock().hello(member, |processes, lives| {
+        if processes.key_hash != Some(caller.key_hash) {
+            *processes = Processes {
+                key_hash: Some(caller.key_hash),
+                ..Processes::default()
+            };
+        }
+        let verdict = processes
+            .runs
+            .hello(boot, process.clone(), own_host, now, |b| lives == Some(b));
+        if found(&verdict) {
+            processes.since = Some(inner.clock.wall());
+        }
+        verdict
+    });
+    let object = object(&state, member);
+    match &verdict {
+        RunVerdict::Alone => return Ok(Some(boot)),
+        RunVerdict::Kept { other, found: true } => note(inner, &object, &process, other, "").await,
+        RunVerdict::Refused { kept, found: true } => note(inner, &object, kept, &process, "").await,
+        RunVerdict::Kept { found: false, .. } | RunVerdict::Refused { found: false, .. } => {}
+    }
+    match verdict {
+        RunVerdict::Alone | RunVerdict::Kept { .. } => Ok(Some(boot)),
+        RunVerdict::Refused { kept, .. } => {
+            tracing::info!(%object, address = %process.address, "a copy of the identity was refused");
+            Err(Status::already_exists(format!(
+                "{object} runs on {kept} already, with the same key: this copy is kept out. Stop one of \
+                 the two; if a copy is not yours, remove the member and add it again"
+            )))
+        }
+    }
+}
+
+/// Notes that a relay met two processes of a node, once per run of this control plane.
+pub(super) async fn note_report(inner: &Inner, relay: RelayId, node: NodeId, kept: &str, refused: &str) {
+    let state = inner.ledger.state();
+    let (Some(record), Some(relay)) = (state.node(node), state.relay(relay)) else {
+        return;
+    };
+    let now = inner.clock.mono();
+    let is_news = inner
+        .observed
+        .lock()
+        .nodes
+        .get_mut(&node)
+        .is_some_and(|node| node.processes.copies(now).is_none() && node.processes.is_first_report());
+    if is_news {
+        let object = format!("node {}", record.name.0);
+        note(inner, &object, &kept, &refused, relay.name.0.as_str()).await;
+    }
+}
+
+const fn found(verdict: &RunVerdict<Process>) -> bool {
+    match verdict {
+        RunVerdict::Alone => false,
+        RunVerdict::Kept { found, .. } | RunVerdict::Refused { found, .. } => *found,
+    }
+}
+
+/// The alert: in the log and, with both hosts, in the audit log.
+async fn note(inner: &Inner, object: &str, kept: &impl ToString, refused: &impl ToString, relay: &str) {
+    let (kept, refused) = (kept.to_string(), refused.to_string());
+    tracing::warn!(
+        object,
+        kept,
+        refused,
+        relay,
+        "an identity is used by two processes: it was copied"
+    );
+    let mut facts = BTreeMap::from([("kept", kept.as_str()), ("refused", refused.as_str())]);
+    if !relay.is_empty() {
+        facts.insert("reported_by", relay);
+    }
+    let mut change = Change::default();
+    change.note(AuditNote::new("control", "member.identity.cloned", object).after(&facts));
+    let committed = async { inner.ledger.turn().await?.commit(change).await };
+    if let Err(error) = committed.await {
+        tracing::warn!(object, error = %chain(&error), "the alert is not in the audit log");
+    }
+}
+
+fn object(state: &State, member: MemberKey) -> String {
+    let name = match member {
+        MemberKey::Relay(id) => state.relay(id.0).map(|r| format!("relay {}", r.name.0)),
+        MemberKey::Node(id) => state.node(id.0).map(|n| format!("node {}", n.name.0)),
+    };
+    name.unwrap_or_else(|| member.to_string())
+}
+
+/// Whether the process says that it runs on the host that enrolled. The host key is left out: it is
+/// copied with the folder.
+fn is_own_host(state: &State, member: MemberKey, process: &Process) -> bool {
+    let enrolled = match member {
+        MemberKey::Relay(id) => state.relay(id.0).and_then(|r| r.enrolled.as_ref()),
+        MemberKey::Node(id) => state.node(id.0).and_then(|n| n.enrolled.as_ref()),
+    };
+    let same = |part: &str, said: &str| {
+        let kept = enrolled?.host.get(part)?;
+        (!said.is_empty()).then(|| kept == said)
+    };
+    same(crate::fingerprint::PRODUCT, &process.product)
+        .or_else(|| same(crate::fingerprint::MACHINE, &process.machine))
+        .unwrap_or(false)
+}
