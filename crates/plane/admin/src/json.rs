@@ -7,7 +7,7 @@ mod check;
 mod view;
 mod warning;
 
-pub use check::{CheckLink, Copies, PathCheck, Warning};
+pub use check::{CheckLink, Copies, PathCheck};
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
     Worker,

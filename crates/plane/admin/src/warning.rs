@@ -4,7 +4,9 @@
 //! under their codes.
 
 use crate::json::Warning;
-use fairlead_control::api::{LinkState, LinkView, Look, NodeState, NodeView, RelayState, RelayView};
+use fairlead_control::api::{
+    CopiesView, LinkState, LinkView, Look, NodeState, NodeView, RelayState, RelayView,
+};
 use fairlead_model::WallTime;
 use std::time::Duration;
 
@@ -106,6 +108,7 @@ fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
         ),
         RelayState::NotReady | RelayState::Pending | RelayState::Ready => {}
     }
+    copies(object(), relay.copies.as_ref(), found);
     if let Some(end) = relay.policy.lease_not_after {
         lease(relay, end, now, found);
     }
@@ -149,7 +152,22 @@ fn node(node: &NodeView, now: WallTime, found: &mut Found) {
         ),
         NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}
     }
+    copies(object(), node.copies.as_ref(), found);
     certificate(object(), node.certificate_not_after, now, found);
+}
+
+fn copies(object: Object<'_>, copies: Option<&CopiesView>, found: &mut Found) {
+    let Some(copies) = copies else {
+        return;
+    };
+    let (kind, _, name) = &object;
+    let message = format!(
+        "Two processes use the key of {kind} {name}: {} is kept, {} is refused.",
+        copies.kept, copies.refused
+    );
+    let action =
+        "Stop one of them. If a copy is not yours, remove the member and add it again under a new key.";
+    found.add(Severity::Critical, "IDENTITY_CLONED", object, message, action);
 }
 
 fn certificate(object: Object<'_>, end: Option<WallTime>, now: WallTime, found: &mut Found) {

@@ -16,7 +16,7 @@ use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, W
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-mod warnings;
+mod copies;
 
 /// One consistent look at everything. Holds the lock on reports: make views and drop it.
 pub(crate) struct Viewer<'a> {
@@ -418,7 +418,6 @@ impl<'a> Viewer<'a> {
             links_ready: count(links_ready.count()),
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
-            warnings: warnings::of(self),
         }
     }
 }

@@ -199,9 +199,7 @@ impl Relay {
         let dead = sessions.live.range(..number).filter(|(_, earlier)| {
             earlier.carrier.peer() == peer
                 && !earlier.restarting
-                && earlier
-                    .greeted
-                    .is_some_and(|(_, boot)| boot != process_boot)
+                && earlier.greeted.is_some_and(|(_, boot)| boot != process_boot)
         });
         for (_, earlier) in dead {
             info!(%peer, "another run of the node: the earlier run's session is closed");

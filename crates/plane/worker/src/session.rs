@@ -255,9 +255,7 @@ async fn step(
             debug!(software = hello.software, "hello");
             // Each probe of a relay is a run of its own, and none ends another.
             if let Identity::Node(node) = carrier.peer() {
-                relay
-                    .greeted(number, node, &hello)
-                    .map_err(SessionEnd::Copy)?;
+                relay.greeted(number, node, &hello).map_err(SessionEnd::Copy)?;
             }
         }
         Some(RelayEvent::Register(register)) => {

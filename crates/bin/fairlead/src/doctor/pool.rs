@@ -21,6 +21,7 @@ const LEASE_LEFT_MIN: Duration = Duration::from_secs(3600);
 /// What is checked.
 struct Pool {
     status: json::Status,
+    warnings: Vec<json::Warning>,
     relays: Vec<json::Relay>,
     nodes: Vec<json::Node>,
     links: Vec<json::Link>,
@@ -78,6 +79,15 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         .into());
     }
     control(&mut report, &pool.status);
+    let mut subject = report.on("warnings");
+    for warning in pool.warnings.iter().filter(|w| wanted(&w.name, &w.id)) {
+        let found = format!("{}: {}", warning.code, warning.message);
+        if warning.severity == "critical" {
+            subject.failed("warning", found, &warning.action);
+        } else {
+            subject.warning("warning", found, &warning.action);
+        }
+    }
     let paths = paths(&relays, &nodes, &links, &pool.links);
     for relay in &relays {
         let mut subject = report.on(format!("relay {}", relay.name));
@@ -97,11 +107,13 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
 
 async fn read(client: &RestClient) -> Result<Pool, RestError> {
     let status: json::Status = client.get("/v1/status").await?;
+    let warnings: json::List<json::Warning> = client.get("/v1/warnings").await?;
     let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
     let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
     let links: json::List<json::Link> = client.get("/v1/links").await?;
     Ok(Pool {
         status,
+        warnings: warnings.items,
         relays: relays.items,
         nodes: nodes.items,
         links: links.items,
@@ -132,14 +144,6 @@ fn control(report: &mut Report, status: &json::Status) {
             status.audit_seq, status.policy_epoch, status.policy_revision
         ),
     );
-    for warning in &status.warnings {
-        let found = format!("{}: {}", warning.object, warning.message);
-        if warning.code == "IDENTITY_CLONED" {
-            subject.failed("identity", found, &warning.advice);
-        } else {
-            subject.warning("warning", found, &warning.advice);
-        }
-    }
 }
 
 fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {

@@ -35,35 +35,29 @@ pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result
     Ok(())
 }
 
+/// The control plane's warnings, and what has not enrolled yet.
 async fn attention(client: &RestClient, status: &json::Status) -> Result<Vec<Attention>, Failure> {
-    let warnings = status.warnings.iter();
+    let warnings: json::List<json::Warning> = client.get("/v1/warnings").await?;
+    let warnings = warnings.items.into_iter();
     let mut found: Vec<Attention> = warnings
-        .map(|w| (w.object.clone(), format!("{}: {}", w.message, w.advice)))
+        .map(|w| {
+            let object = match w.kind.as_str() {
+                "pool" => w.kind.clone(),
+                kind => format!("{kind} {}", w.name),
+            };
+            (object, format!("{} {}", w.message, w.action))
+        })
         .collect();
+    let pending = |state: &str| state == "pending";
     if status.relays_ready < status.relays {
         let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
-        let unready = relays.items.into_iter().filter(|r| r.state != "ready");
-        found.extend(unready.map(|r| {
-            (
-                format!("relay {}", r.name),
-                format!("{}: {}", r.state, r.state_reason),
-            )
-        }));
+        let new = relays.items.into_iter().filter(|r| pending(&r.state));
+        found.extend(new.map(|r| (format!("relay {}", r.name), r.state_reason)));
     }
     if status.nodes_ready < status.nodes {
         let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
-        let unready = nodes.items.into_iter().filter(|n| n.state != "ready");
-        found.extend(unready.map(|n| {
-            (
-                format!("node {}", n.name),
-                format!("{}: {}", n.state, n.state_reason),
-            )
-        }));
-    }
-    if status.links_ready < status.links {
-        let links: json::List<json::Link> = client.get("/v1/links").await?;
-        let unready = links.items.into_iter().filter(|l| l.state != "ready");
-        found.extend(unready.map(|l| (format!("link {}", l.name), l.waiting_for.join("; "))));
+        let new = nodes.items.into_iter().filter(|n| pending(&n.state));
+        found.extend(new.map(|n| (format!("node {}", n.name), n.state_reason)));
     }
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Warnings, copies of an identity, and paths that were tried.
+//! Copies of an identity, and paths that were tried.
 
 use super::Reference;
 use super::view::time;
@@ -26,30 +26,6 @@ impl From<api::CopiesView> for Copies {
             refused: c.refused,
             since: c.since.map(time),
             met_by: c.met_by.iter().map(ToString::to_string).collect(),
-        }
-    }
-}
-
-/// Something that an admin should look at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Warning {
-    /// Stable code: `IDENTITY_CLONED` or `CERTIFICATE_ENDING`.
-    pub code: String,
-    /// On what: `node beta`.
-    pub object: String,
-    /// What is wrong.
-    pub message: String,
-    /// What to do.
-    pub advice: String,
-}
-
-impl From<api::WarningView> for Warning {
-    fn from(w: api::WarningView) -> Self {
-        Self {
-            code: w.code.to_owned(),
-            object: w.object,
-            message: w.message,
-            advice: w.advice,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Answers of reads, made from the control plane's views.
 
-use super::{Copies, Warning};
+use super::Copies;
 use fairlead_control::api;
 use fairlead_model::WallTime;
 use serde::{Deserialize, Serialize};
@@ -486,9 +486,6 @@ pub struct Status {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
-    /// What an admin should look at.
-    #[serde(default)]
-    pub warnings: Vec<Warning>,
 }
 
 impl From<api::StatusView> for Status {
@@ -510,7 +507,6 @@ impl From<api::StatusView> for Status {
             links_ready: s.links_ready,
             links: s.links,
             audit_seq: s.audit_seq,
-            warnings: s.warnings.into_iter().map(Into::into).collect(),
         }
     }
 }

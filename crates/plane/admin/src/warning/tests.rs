@@ -29,6 +29,7 @@ fn policy(lease_left: Duration) -> PolicyView {
 
 fn relay(name: &str, state: RelayState) -> RelayView {
     RelayView {
+        copies: None,
         id: rng::new_id(),
         name: name.parse().unwrap(),
         address: "127.0.0.1:9443".parse().unwrap(),
@@ -50,6 +51,7 @@ fn relay(name: &str, state: RelayState) -> RelayView {
 
 fn node(name: &str, state: NodeState) -> NodeView {
     NodeView {
+        copies: None,
         id: rng::new_id(),
         name: name.parse().unwrap(),
         state,

@@ -174,19 +174,6 @@ pub struct CopiesView {
     pub met_by: Vec<Name>,
 }
 
-/// Something that an admin should look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WarningView {
-    /// The stable code: `IDENTITY_CLONED` or `CERTIFICATE_ENDING`.
-    pub code: &'static str,
-    /// On what: `node beta`.
-    pub object: String,
-    /// What is wrong.
-    pub message: String,
-    /// What to do.
-    pub advice: String,
-}
-
 /// A relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayView {
@@ -437,8 +424,6 @@ pub struct StatusView {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
-    /// What an admin should look at.
-    pub warnings: Vec<WarningView>,
 }
 
 /// Everything that is shown, at one instant.
