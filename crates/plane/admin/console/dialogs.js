@@ -152,6 +152,7 @@ function follow(dialog, kind, issued) {
   const body = h("div", { class: "follow" },
     h("p", {}, `Run this on the ${kind}'s host, as root. The token in it works once, and is shown only here.`),
     command, h("div", { class: "actions" }, copy, copied), steps, expiry,
+    h("p", {}, "Then start its service there, or ", h("code", {}, `fairlead run ${kind === "relay" ? "supervisor" : "node"} --dir /var/lib/fairlead/${kind}`), "."),
     h("p", { class: "help" }, "This closes by itself when the ", kind, " is online. You may close it earlier: the ", kind, " stays in the list as pending."));
   dialog.querySelector("form")?.remove();
   dialog.append(body);

@@ -4,6 +4,7 @@ const STALE_MS = 25_000;
 const AGAIN_MS = 2_000;
 const SAMPLES = 60;
 const SAMPLE_MS = 2_000;
+const REPORT_S = 2;
 
 /** An answer that says no. */
 export class Refusal extends Error {
@@ -153,28 +154,30 @@ class Store {
     this.tell();
   }
 
-  /** Bytes per second of a relay, from one report to the next. */
+  /** Bytes per second of a relay. Workers report each 2 s, so what has changed since the last
+      event has changed since then at most. */
   measure(id, relay) {
     const worker = relay?.worker;
     if (!worker) {
       this.rates.delete(id);
       return;
     }
+    const now = { at: Date.now(), pid: worker.pid, bytes: worker.bytes_relayed, rate: 0 };
     const last = this.rates.get(id);
-    const now = { at: Date.now(), pid: worker.pid, bytes: worker.bytes_relayed, rate: null };
-    if (last && last.pid === now.pid && now.bytes >= last.bytes) {
+    if (last && last.pid === now.pid) {
+      const more = now.bytes - last.bytes;
       const seconds = (now.at - last.at) / 1000;
-      if (seconds < 0.8) return;
-      now.rate = (now.bytes - last.bytes) / seconds;
+      if (more === 0 || seconds < 0.5) return;
+      now.rate = Math.max(0, more) / Math.min(seconds, REPORT_S);
     }
     this.rates.set(id, now);
   }
 
-  /** A relay that reports nothing new for a while carries nothing that it counts. */
+  /** A relay whose count has stood still for two reports carries nothing. */
   rate(id) {
     const known = this.rates.get(id);
-    if (!known || known.rate === null) return null;
-    return Date.now() - known.at > 15_000 ? 0 : known.rate;
+    if (!known) return null;
+    return Date.now() - known.at > 2500 * REPORT_S ? 0 : known.rate;
   }
 
   totalRate() {

@@ -208,7 +208,7 @@ impl Feed {
         if self.is_over {
             return None;
         }
-        let began = Instant::now();
+        let began = tokio::time::Instant::now();
         loop {
             let principal = self.credential.principal(&self.admin);
             if principal.is_none_or(|principal| !principal.may_read()) {

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName};
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// Everything that is shown, live: first all of it, then what changes, as events `change` whose data is `{"anew":…,"complete":…,"items":[{"kind":…,"id":…,"value":…}]}`. Kinds: status, warning, relay, node, link; values as the reads of each have them (null: removed), without the time of members that were heard just now. `anew`: forget what came before. A stream that comes back with `Last-Event-ID` goes on where it broke off. A reader that does not read for 20 s is cut off; `beat` comes when nothing changes, `end` when token or session has ended.
+/// Everything that is shown, live: first all of it, then what changes, as events `change` whose data is `{"anew":…,"complete":…,"items":[{"kind":…,"id":…,"value":…}]}`. Kinds: status, warning, relay, node, link; values as the reads of each have them (null: removed), without the time of members that were heard just now. `anew`: forget what came before. A stream that comes back with `Last-Event-ID` goes on where it broke off. A reader that has stopped reading is cut off within a minute; `beat` comes when nothing changes, `end` when token or session has ended.
 #[utoipa::path(
     get, path = "/v1/events", tag = "system", operation_id = "events", security(("bearer" = [])),
     responses(

@@ -6,6 +6,7 @@ use axum::body::Body;
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -16,6 +17,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -153,4 +155,63 @@ async fn over_tls_with_both_http_versions() {
     cancel.cancel();
     serving.await.unwrap().unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// A subscriber that takes nothing of what it is sent loses its connection; one that reads goes on.
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_cut_off() {
+    let subject = Subject::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cancel = CancellationToken::new();
+    let (control, router) = (subject.control.clone(), subject.router.clone());
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(fairlead_control::serve(control, router, listener, cancel.clone()));
+    let mut drivers = tokio::task::JoinSet::new();
+    let mut bodies = Vec::new();
+    // The first has room for less than the first event; the second reads.
+    for window in [100, 1 << 20] {
+        let io = TokioIo::new(connect(&subject, address, &["h2"]).await);
+        let (mut sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .handshake(io)
+            .await
+            .unwrap();
+        drivers.spawn(async move {
+            let _ = driver.await;
+            window
+        });
+        let mut sent = request(Method::GET, "/v1/events", Some(&subject.token), None);
+        sent.headers_mut().remove(http::header::HOST);
+        *sent.uri_mut() = format!("https://{address}/v1/events").parse().unwrap();
+        let answer = sender.send_request(sent).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        bodies.push((sender, answer.into_body()));
+    }
+    let (_kept, reading) = bodies.last_mut().unwrap();
+    assert!(reading.frame().await.unwrap().is_ok());
+    // The first piece lies in the connection's buffer, the second (a beat at the latest) waits for
+    // it, and the third look finds that it has waited for long.
+    let mut ended = None;
+    for _ in 0..20 {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(21)).await;
+        tokio::time::resume();
+        let moment = Duration::from_secs(1);
+        if let Ok(one) = tokio::time::timeout(moment, drivers.join_next()).await {
+            ended = one;
+            break;
+        }
+    }
+    assert_eq!(ended.unwrap().unwrap(), 100, "the one that reads was cut off");
+    subject
+        .post("/v1/nodes", serde_json::json!({"name": "a"}))
+        .await
+        .ok();
+    let (_kept, reading) = bodies.last_mut().unwrap();
+    assert!(reading.frame().await.unwrap().is_ok());
+    cancel.cancel();
+    // Streams end with the control plane: it does not wait for them.
+    let stopped = tokio::time::timeout(Duration::from_secs(4), serving.join_next());
+    stopped.await.unwrap().unwrap().unwrap().unwrap();
 }

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// How long a reader may leave a piece untaken: a phone that changes its network is back sooner.
+/// How long a reader may leave a piece untaken: a phone that changes its network is back sooner. The
+/// piece before it may lie in the connection's own buffer meanwhile.
 const STALL_MAX: Duration = Duration::from_secs(20);
 /// How often a connection looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
