@@ -78,7 +78,7 @@ impl Browser {
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
         let made = browser.ask(Method::POST, "", capabilities).await?;
-        let id = made["sessionId"].as_str().context("no session id")?;
+        let id = text(&made, "sessionId").context("no session id")?;
         browser.session = format!("{}/{id}", browser.session);
         Ok(browser)
     }
@@ -89,12 +89,9 @@ impl Browser {
             request = request.json(&body);
         }
         let answer: Value = request.send().await?.json().await?;
-        let value = answer["value"].clone();
-        if let Some(error) = value["error"].as_str() {
-            bail!(
-                "{path}: {error}: {}",
-                value["message"].as_str().unwrap_or_default()
-            );
+        let value = answer.get("value").cloned().unwrap_or_default();
+        if let Some(error) = text(&value, "error") {
+            bail!("{path}: {error}: {}", text(&value, "message").unwrap_or_default());
         }
         Ok(value)
     }
@@ -156,10 +153,10 @@ impl Browser {
     ///
     /// # Errors
     /// When the browser is gone.
-    pub async fn keys(&self, text: &str) -> Result<()> {
+    pub async fn keys(&self, typed: &str) -> Result<()> {
         let mut actions = Vec::new();
         let mut held = Vec::new();
-        for character in text.chars() {
+        for character in typed.chars() {
             let value = character.to_string();
             actions.push(json!({"type": "keyDown", "value": value}));
             if value == key::SHIFT {
@@ -218,8 +215,8 @@ impl Browser {
         let shot = self
             .devtools("Page.captureScreenshot", json!({"format": "png"}))
             .await?;
-        let text = shot["data"].as_str().context("no picture")?;
-        std::fs::write(file, STANDARD.decode(text)?)?;
+        let picture = text(&shot, "data").context("no picture")?;
+        std::fs::write(file, STANDARD.decode(picture)?)?;
         Ok(())
     }
 
@@ -235,9 +232,9 @@ impl Browser {
         let entries = entries.as_array().cloned().unwrap_or_default();
         let bad = entries
             .iter()
-            .filter(|entry| ["SEVERE", "WARNING"].contains(&entry["level"].as_str().unwrap_or_default()));
+            .filter(|entry| ["SEVERE", "WARNING"].contains(&text(entry, "level").unwrap_or_default()));
         Ok(bad
-            .map(|entry| entry["message"].as_str().unwrap_or_default().to_owned())
+            .map(|entry| text(entry, "message").unwrap_or_default().to_owned())
             .collect())
     }
 }
@@ -272,6 +269,11 @@ fn driver(dir: &Path) -> Result<(Child, BufReader<ChildStdout>, u16)> {
         }
     };
     Ok((child, out, port))
+}
+
+/// A text of an object.
+fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.get(key).and_then(Value::as_str)
 }
 
 /// A CA pin (`sha256:` and hexadecimal digits) as browsers write it.

@@ -86,13 +86,14 @@ impl Scene {
             .to("echo", echo.address())?
             .start()
             .await?;
-        let pin = pool.rest()?.get("/v1/status").await?["ca_pin"]
-            .as_str()
-            .context("no pin")?
-            .to_owned();
+        let status = pool.rest()?.get("/v1/status").await?;
+        let pin = status
+            .get("ca_pin")
+            .and_then(|pin| pin.as_str())
+            .context("no pin")?;
         let file = pool.file()?;
         let token = std::fs::read_to_string(&file.control.admin_token_file)?;
-        let browser = Browser::start(&pin).await?;
+        let browser = Browser::start(pin).await?;
         browser.resize(1280, 800, false).await?;
         browser.prefer(&[("prefers-color-scheme", "light")]).await?;
         browser.open(&file.control.url).await?;
