@@ -10,6 +10,10 @@ use std::time::Duration;
 
 /// A node tries again after 15 s at most (R-NOD-01); the rest is handshakes over a bad wire.
 const BACK_LIMIT: Duration = Duration::from_secs(20);
+/// How often a link flaps; the number is no multiple of the prime that orders the gaps.
+const FLAPS: u64 = 60;
+/// F-05: a second, and what a busy machine adds.
+const REACHED_LIMIT: Duration = Duration::from_secs(2);
 /// How long each cut lasts.
 const CUT: Duration = Duration::from_secs(3);
 
@@ -75,4 +79,34 @@ async fn nodes_on_hosts_of_their_own_reach_each_other_over_bad_wires() -> Result
     let gateway = alpha.wire.address(Side::B);
     alpha.host.ip(&format!("route replace default via {gateway}"))?;
     echo_within(&estate, "after the plug was pulled", BACK_LIMIT).await
+}
+
+/// F-05, R-ADM-04: a node's link flaps, 0 to 300 ms each time: its endpoint is registered exactly once
+/// and reached within a second, every time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_on_a_flapping_link_is_registered_once_and_reached() -> Result<()> {
+    let estate = Estate::new(1)?;
+    let target = Target::start_in(&estate.beta.host, Behaviour::Echo)?;
+    estate.build(target.address()).await?;
+    let [relay] = &estate.relays[..] else {
+        anyhow::bail!("not one relay");
+    };
+    let mut longest = Duration::ZERO;
+    // Every length once, in no order.
+    for round in 0..FLAPS {
+        let gap = Duration::from_millis(round * 7919 % FLAPS * 300 / (FLAPS - 1));
+        estate.beta.cut();
+        tokio::time::sleep(gap).await;
+        estate.beta.weather(Weather::clear());
+        let healed = std::time::Instant::now();
+        tokio::time::timeout(BACK_LIMIT, echo(&estate, round, 1000))
+            .await
+            .with_context(|| format!("round {round}, after {gap:?}: not reached"))??;
+        longest = longest.max(healed.elapsed());
+        let endpoints = relay.count("fairlead_registrations").await?;
+        ensure!(endpoints == 1.0, "round {round}: {endpoints} registrations");
+    }
+    println!("{FLAPS} flaps, reached after {longest:?} at most");
+    ensure!(longest < REACHED_LIMIT, "reached after {longest:?}");
+    Ok(())
 }

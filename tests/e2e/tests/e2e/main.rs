@@ -2,6 +2,7 @@
 
 mod addresses;
 mod bulk;
+mod busy;
 mod cli;
 mod console;
 mod control_gone;
@@ -17,11 +18,13 @@ mod kills;
 mod logs;
 mod many;
 mod observed;
+mod publisher_gone;
 mod restarts;
 mod revoke;
 mod secrecy;
 mod slow_reader;
 mod storm;
+mod successor;
 mod survival;
 mod target_errors;
 mod up;
