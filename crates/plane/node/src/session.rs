@@ -365,7 +365,11 @@ impl Control<'_> {
                 }
                 changed = view.changed() => match changed {
                     Ok(()) => self.publish(view),
-                    Err(_) => return Ok(SessionEnd::Stopping),
+                    // The daemon's other parts end in no order; its goodbye is said all the same.
+                    Err(_) => {
+                        self.machine.announce_restart();
+                        announced = true;
+                    }
                 },
                 () = self.vitals.probe.notified() => self.machine.probe(self.context.clock.mono()),
                 () = cancel.cancelled() => {
