@@ -5,7 +5,7 @@ use fairlead_testkit::{Estate, Postgres, Weather, Workload, process};
 use std::time::{Duration, Instant};
 
 /// All faults, and room on a busy machine.
-const WORKLOAD_SECONDS: u32 = 70;
+const WORKLOAD_SECONDS: u32 = 35;
 /// How long a host stays cut off: longer than any stream stays with it.
 const CUT: Duration = Duration::from_secs(5);
 /// Until nodes are back on a relay (R-NOD-01: they try at least every 15 s).
