@@ -165,7 +165,7 @@ async fn alone_a_thousand_live_streams_leave_a_killed_relay_without_a_storm() ->
     let requests = streams.finish().await?;
     println!("{requests} requests in all");
     // A stream's move is one open; some find the relay before it knows the endpoint, or ask again.
-    ensure!(opens < 2.0 * STREAMS as f64, "{opens} opens");
+    ensure!(opens < 3.0 * STREAMS as f64, "{opens} opens");
     ensure!(reconnects <= 8.0, "{reconnects} sessions");
     ensure!(longest < Duration::from_secs(8), "a request took {longest:?}");
     ensure!(relay_cpu < window / 2, "{relay_cpu:?} of {window:?}");
