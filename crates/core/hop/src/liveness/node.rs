@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Least time that a probe's answer may take: the relay's two tasks that answer, on a machine with
 /// something else to do. It only ever adds to a host that says that nobody listens.
-const PROBE_MIN: Duration = Duration::from_millis(10);
+const PROBE_MIN: Duration = Duration::from_millis(4);
 /// Round trips that a probe's answer may take.
 const PROBE_ROUND_TRIPS: u32 = 3;
 /// Least time for a host to answer a connection attempt after a loss. Below a second, so that a
@@ -18,7 +18,7 @@ const ATTEMPT_MIN: Duration = Duration::from_millis(300);
 /// The same while nothing was lost: one retransmission of TCP's.
 const ATTEMPT_CALM: Duration = Duration::from_millis(2_500);
 /// How often datagrams are looked for while a probe is out.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How often otherwise.
 const LOOK_CALM: Duration = Duration::from_millis(250);
 /// Waits between rounds of probe and attempt while the relay answers the one and not the other:
