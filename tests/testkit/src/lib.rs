@@ -5,6 +5,7 @@
 //! - [`process`] kills, stops, limits and reads processes; [`memory`] searches their memory;
 //! - [`verified`] makes and checks byte streams of which every offset is known;
 //! - [`Target`] is a server that answers, half-closes, resets, sleeps or never accepts;
+//! - [`attack`] opens thousands of connections from as many addresses and sends what no peer should;
 //! - [`Postgres`] is a PostgreSQL server of its own, for one test;
 //! - [`Browser`] is a real browser;
 //! - [`Host`] is a host in a network namespace of its own, [`Wire`] joins two of them with delay,
@@ -16,8 +17,10 @@
 //! a [`Warden`], which acts when the test's process is gone, however it went; namespaces end with
 //! the process that holds them, which ends when its standard input closes.
 
+pub mod attack;
 pub mod binary;
 pub mod browser;
+pub mod cgroup;
 pub mod ends;
 pub mod estate;
 pub mod memory;

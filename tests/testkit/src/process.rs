@@ -65,17 +65,51 @@ pub fn alive(pid: u32) -> bool {
     stat(pid).is_ok_and(|fields| fields.first().is_some_and(|state| state != "Z" && state != "X"))
 }
 
-/// Sets the soft and hard limit of open descriptors of a running process (F-09).
+/// Sets the limit of open descriptors of a running process (F-09): the soft one, so that it can be
+/// raised again.
 ///
 /// # Errors
 /// When there is no such process, or it may not be limited.
 pub fn limit_descriptors(pid: u32, limit: u64) -> Result<()> {
     let limit = Rlimit {
         current: Some(limit),
-        maximum: Some(limit),
+        maximum: descriptor_limits(pid)?.1,
     };
     prlimit(Some(pid_of(pid)?), Resource::Nofile, limit).context("prlimit")?;
     Ok(())
+}
+
+/// How many descriptors a process may hold.
+///
+/// # Errors
+/// When there is no such process.
+pub fn descriptor_limit(pid: u32) -> Result<u64> {
+    Ok(descriptor_limits(pid)?.0.unwrap_or(u64::MAX))
+}
+
+/// The soft and the hard limit; `None` is none.
+fn descriptor_limits(pid: u32) -> Result<(Option<u64>, Option<u64>)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("Max open files"))
+        .context("no limit")?;
+    let mut limits = line.split_whitespace().skip(3).map(|word| word.parse().ok());
+    Ok((
+        limits.next().context("short line")?,
+        limits.next().context("short line")?,
+    ))
+}
+
+/// How much of a core a process uses while `of` passes, in percent.
+///
+/// # Errors
+/// When there is no such process.
+pub async fn cpu_percent(pid: u32, of: Duration) -> Result<f64> {
+    let (before, began) = (cpu_time(pid)?, std::time::Instant::now());
+    tokio::time::sleep(of).await;
+    let used = cpu_time(pid)?.saturating_sub(before);
+    Ok(100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
 /// The soft limit of this process's descriptors, raised to the hard one: tests of thousands of

@@ -132,6 +132,10 @@ where
     F: Future<Output = Result<(), RunError>>,
 {
     crate::init_log(common.log_format, "info");
+    match fairlead_host::descriptors::raise_limit() {
+        Ok(limit) => tracing::info!(limit, "descriptors that this process may open"),
+        Err(error) => tracing::warn!(%error, "the limit of descriptors stays as it is"),
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

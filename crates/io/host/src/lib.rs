@@ -5,10 +5,13 @@
 //! write them at state changes, not per stream.
 
 mod clock;
+pub mod descriptors;
 pub mod file;
 mod fingerprint;
+mod headroom;
 mod lock;
 pub mod member;
+mod memory;
 mod resources;
 pub mod rng;
 pub mod secret;
@@ -18,9 +21,12 @@ mod state;
 #[cfg(any(test, feature = "test-clock"))]
 pub use clock::ManualClock;
 pub use clock::{Clock, SystemClock, boot_id};
+pub use descriptors::{DescriptorBudget, DescriptorPlace};
 pub use file::FileError;
 pub use fingerprint::{HostFingerprint, fingerprint, host_name, host_parts};
+pub use headroom::{Headroom, Short};
 pub use lock::{FolderLock, LockError};
+pub use memory::{MemoryWatch, memory_limit};
 pub use resources::{Resources, resources};
 pub use shutdown::{Shutdown, notify_ready, notify_stopping};
 pub use state::{StateError, StateFile};

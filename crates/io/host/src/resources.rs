@@ -18,30 +18,30 @@ pub struct Resources {
     pub cpu: Duration,
 }
 
+/// Resident memory in bytes; 0 if `/proc` does not tell.
+pub(crate) fn resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field(&status, "VmRSS:").saturating_mul(1024)
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
 /// Reads the process's resources.
 #[must_use]
 pub fn resources() -> Resources {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| {
-        status
-            .lines()
-            .find_map(|line| {
-                line.strip_prefix(name)?
-                    .split_whitespace()
-                    .next()?
-                    .parse::<u64>()
-                    .ok()
-            })
-            .unwrap_or(0)
-    };
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Resources {
-        rss_bytes: field("VmRSS:").saturating_mul(1024),
+        rss_bytes: field(&status, "VmRSS:").saturating_mul(1024),
         // The reading itself has one descriptor open.
         fds_open: fs::read_dir("/proc/self/fd").map_or(0, |d| (d.count() as u64).saturating_sub(1)),
         fds_limit: limit.unwrap_or(u64::MAX),
-        threads: field("Threads:"),
+        threads: field(&status, "Threads:"),
         cpu: Duration::new(
             u64::try_from(cpu.tv_sec).unwrap_or(0),
             u32::try_from(cpu.tv_nsec).unwrap_or(0),

@@ -1,5 +1,6 @@
 //! Log output of a daemon: to standard error, as text or JSON lines.
 
+use crate::burst::Bounded;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
@@ -85,7 +86,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> Result<(), InitError> {
         .with_env_filter(filter)
         // It would be told on standard error, by a macro that panics where that cannot be written.
         .log_internal_errors(false)
-        .with_writer(|| Lossy(std::io::stderr()));
+        .with_writer(Bounded::new(|| Lossy(std::io::stderr())));
     match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

@@ -102,7 +102,16 @@ impl Metrics {
             "Log lines of the process that could not be written",
             lost.clone(),
         );
-        metrics.on_scrape(move || set(&lost, crate::lines_lost()));
+        let held_back = Counter::default();
+        metrics.register(
+            "log_lines_held_back",
+            "Log lines of the process that were held back because their like came too often",
+            held_back.clone(),
+        );
+        metrics.on_scrape(move || {
+            set(&lost, crate::lines_lost());
+            set(&held_back, crate::lines_held_back());
+        });
         let started = SecondsGauge::default();
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         started.set(since_epoch.unwrap_or_default().as_secs_f64());

@@ -1,7 +1,9 @@
 //! `/metrics` and `/healthz` of a process, over plain HTTP on an address that the admin chose.
 
+use crate::RateLimitedLog;
 use crate::metric::{Exposition, Metrics};
 use bytes::Bytes;
+use fairlead_room::{Room, accountable};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -15,7 +17,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -48,13 +49,19 @@ pub struct Served {
     task: JoinSet<()>,
 }
 
-/// Scrapers of one process: Prometheus, its spare, a person. More wait in the kernel's queue.
+/// Scrapers of one process: Prometheus, its spare, a person. One more takes the place of the oldest,
+/// so that somebody who connects and says nothing keeps no scraper waiting.
 const CONNECTIONS_MAX: usize = 16;
 /// A scraper sends its request at once.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection's whole life: many scrapes at the usual 15 s are not kept on one connection that
-/// a stalled reader could hold for ever.
-const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(300);
+/// Headers of one request, and the bytes of its head: a scraper sends ten short ones.
+const HEADERS_MAX: usize = 32;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// A connection's whole life, which bounds a reader that stalls. An idle one ends sooner, by
+/// [`HEADER_TIMEOUT`].
+const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(60);
+/// How often a lasting shortage is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(30);
 /// Pause after a failed accept (descriptors used up), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The media types of the two expositions.
@@ -116,30 +123,30 @@ impl fmt::Debug for Pages {
 }
 
 async fn accept(listener: TcpListener, pages: Pages, cancel: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Room::new(CONNECTIONS_MAX, CONNECTIONS_MAX);
+    let log = RateLimitedLog::new(LOG_EVERY);
     let mut connections = JoinSet::new();
     loop {
-        while connections.try_join_next().is_some() {}
-        // A slot first: connections above the bound stay in the kernel's queue.
-        let slot = tokio::select! {
-            () = cancel.cancelled() => break,
-            slot = Arc::clone(&slots).acquire_owned() => slot,
-        };
-        let Ok(slot) = slot else { break };
         let accepted = tokio::select! {
             () = cancel.cancelled() => break,
             accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let pages = pages.clone();
+                let place = room.enter(accountable(peer.ip()));
                 connections.spawn(async move {
-                    let _slot = slot;
-                    connection(stream, pages).await;
+                    tokio::select! {
+                        () = connection(stream, pages) => {}
+                        () = place.evicted() => tracing::debug!("a metrics connection made room for another"),
+                    }
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a metrics connection");
+                if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+                    tracing::warn!(%error, suppressed, "cannot accept a metrics connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -155,6 +162,8 @@ async fn connection(stream: TcpStream, pages: Pages) {
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     match tokio::time::timeout(CONNECTION_LIFE_MAX, serving).await {
         Ok(Ok(())) | Err(_) => {}
@@ -283,29 +292,26 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
     }
 
-    /// Connections above the bound wait; they are served when a slot is free.
+    /// F-10: silent connections keep no scraper out, and are not kept for ever.
     #[tokio::test]
-    async fn connections_are_bounded() {
+    async fn silence_keeps_nobody_out() {
         let cancel = CancellationToken::new();
         let local = "127.0.0.1:0".parse().unwrap();
         let served = serve(local, Metrics::new("worker"), Arc::new(|| Health::Ready), cancel)
             .await
             .unwrap();
-        let mut idle = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            let mut stream = TcpStream::connect(served.address()).await.unwrap();
-            stream
-                .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-                .await
-                .unwrap();
-            let mut byte = [0];
-            stream.read_exact(&mut byte).await.unwrap();
-            idle.push(stream);
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS_MAX * 4 {
+            silent.push(TcpStream::connect(served.address()).await.unwrap());
         }
-        let one_more = tokio::spawn(get(served.address(), "/healthz"));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(!one_more.is_finished());
-        idle.pop();
-        assert!(one_more.await.unwrap().starts_with("HTTP/1.1 200"));
+        assert!(
+            get(served.address(), "/healthz")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
+        let mut oldest = silent.remove(0);
+        let mut byte = [0];
+        let ended = tokio::time::timeout(HEADER_TIMEOUT, oldest.read(&mut byte)).await;
+        assert!(!matches!(ended.unwrap(), Ok(1..)), "the oldest made room");
     }
 }

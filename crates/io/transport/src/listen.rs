@@ -6,14 +6,15 @@
 
 use crate::carrier::{Carrier, CarrierEnd, canonical};
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
-use crate::gate::{Admit, Gate, ListenerStats, Place};
+use crate::gate::{Gate, ListenerStats};
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_model::RefusalCode;
+use fairlead_room::Place;
 use fairlead_trust::certificate::CertificateError;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls_pki_types::CertificateDer;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub struct ListenerConfig {
     pub reset_key: ResetKey,
     /// How its carriers behave.
     pub carrier: CarrierConfig,
-    /// Most handshakes at once. Default 2,048: with Retry before it, only peers that really
-    /// answer count, at about 20 KiB each.
+    /// Most handshakes at once. Default 512, some 10 MiB: with Retry before it, only peers that
+    /// really answer count, at about 20 KiB each. One more takes the place of the oldest.
     pub handshakes_max: usize,
     /// Most handshakes at once from one IPv4 address or IPv6 /64. Default 64: a site behind one
     /// address whose nodes all come back at the same moment.
@@ -51,7 +52,7 @@ impl ListenerConfig {
             address,
             reset_key,
             carrier: CarrierConfig::default(),
-            handshakes_max: 2_048,
+            handshakes_max: 512,
             handshakes_per_address_max: 64,
         }
     }
@@ -101,6 +102,9 @@ pub enum AcceptError {
     /// No certificate came with it.
     #[error("the peer has no certificate")]
     NoCertificate,
+    /// There were too many handshakes at once, and others had begun later.
+    #[error("a newer handshake took its place")]
+    Evicted,
 }
 
 /// A relay's listener. Take arrivals with [`accept`](Self::accept) and finish each in a task of
@@ -118,7 +122,7 @@ pub struct Listener {
 pub struct Arriving {
     incoming: quinn::Incoming,
     tls: Arc<MemberTls>,
-    place: Place,
+    place: Place<IpAddr>,
 }
 
 impl Listener {
@@ -188,22 +192,16 @@ impl Listener {
         loop {
             let incoming = self.endpoint.accept().await?;
             let validated = incoming.remote_address_validated();
-            match self.gate.admit(incoming.remote_address().ip(), validated) {
-                Admit::Place(place) => {
-                    return Some(Arriving {
-                        incoming,
-                        tls: Arc::clone(&self.tls),
-                        place,
-                    });
-                }
-                Admit::Retry => {
-                    // Only fails for a peer that has proved its address, which is not asked again.
-                    let _ = incoming.retry();
-                }
-                Admit::Refuse => {
-                    incoming.refuse();
-                }
-            }
+            let Some(place) = self.gate.admit(incoming.remote_address().ip(), validated) else {
+                // Only fails for a peer that has proved its address, which is not asked again.
+                let _ = incoming.retry();
+                continue;
+            };
+            return Some(Arriving {
+                incoming,
+                tls: Arc::clone(&self.tls),
+                place,
+            });
         }
     }
 
@@ -253,10 +251,12 @@ impl Arriving {
             .incoming
             .accept()
             .map_err(|error| AcceptError::Failed(error.into()))?;
-        let connection = tokio::time::timeout(HANDSHAKE_DEADLINE, connecting)
-            .await
-            .map_err(|_| AcceptError::Deadline)?
-            .map_err(|error| AcceptError::Failed(error.into()))?;
+        let connection = tokio::select! {
+            shaken = tokio::time::timeout(HANDSHAKE_DEADLINE, connecting) => shaken
+                .map_err(|_| AcceptError::Deadline)?
+                .map_err(|error| AcceptError::Failed(error.into()))?,
+            () = self.place.evicted() => return Err(AcceptError::Evicted),
+        };
         drop(self.place);
         let chain = connection
             .peer_identity()

@@ -18,6 +18,7 @@ use crate::state::State;
 use apply::Apply;
 use fairlead_host::rng;
 use fairlead_model::{MonoTime, RelayId};
+use fairlead_telemetry::RateLimitedLog;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -31,8 +32,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PULSE_EVERY: Duration = readiness::OFFLINE_AFTER;
 /// The first pause after the store failed; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest pause: what waited for room on the disk goes on this soon after there is some.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How often a lasting failure is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(30);
 /// The longest rest after a plan. A rest lasts as long as its plan took: planning takes at most
 /// half of one core, whatever the admins do.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -51,6 +54,7 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
         pulse_at: None,
     };
     let mut pause = PAUSE;
+    let log = RateLimitedLog::new(LOG_EVERY);
     while !stop.is_cancelled() {
         let began = tokio::time::Instant::now();
         let rest = match reconcile.look(&mut commits).await {
@@ -60,7 +64,9 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
             }
             Err(CommitError::Stopping) => return Ok(()),
             Err(error @ CommitError::Store(_)) => {
-                tracing::warn!(error = %fairlead_telemetry::chain(&error), "what is wanted could not be applied; it is tried again");
+                if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+                    tracing::warn!(error = %fairlead_telemetry::chain(&error), suppressed, "what is wanted could not be applied; it is tried again");
+                }
                 let rest = pause;
                 pause = (pause * 2).min(PAUSE_MAX);
                 reconcile.apply.again();

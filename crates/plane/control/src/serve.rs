@@ -6,10 +6,12 @@
 //!
 //! TLS 1.3 only, no resumption, no 0-RTT. Unfinished handshakes, members' connections and REST
 //! connections each have a room of their own, bounded in number and per holder; the time that a
-//! handshake or a request's head may take is bounded too.
+//! handshake or a request's head may take is bounded too, and a connection on which nothing happens
+//! is closed.
 
+mod activity;
 mod faces;
-mod room;
+mod http;
 mod stalls;
 
 pub use stalls::{Endless, Stalls};
@@ -20,16 +22,19 @@ use crate::ledger::CommitError;
 use crate::metrics::ControlMetrics;
 use crate::reconcile;
 use crate::session::{Caller, service};
+use activity::Activity;
 use axum::Router;
 use axum::extract::Extension;
 use faces::Faces;
+use fairlead_host::descriptors::is_exhaustion;
+use fairlead_host::{DescriptorBudget, DescriptorPlace};
 use fairlead_model::Identity;
+use fairlead_room::{Place, Room, accountable};
 use fairlead_rpc::GRPC_SERVER_NAME;
+use fairlead_telemetry::RateLimitedLog;
 use fairlead_trust::certificate::{identity_of, key_hash_of};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use room::{Place, Room};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,11 +46,11 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Unfinished handshakes at once: some 10 KiB each. A full room loses the oldest of the address
-/// that holds the most, so that half-sent hellos keep nobody out (F-10).
-const HANDSHAKES_MAX: usize = 1_024;
+/// Unfinished handshakes at once: some 18 KiB each, 9 MiB in all. A full room loses the oldest of
+/// the address that holds the most, so that half-sent hellos keep nobody out (F-10).
+const HANDSHAKES_MAX: usize = 512;
 /// Of one address: nodes behind one NAT come back at the same moment.
-const HANDSHAKES_PER_ADDRESS_MAX: usize = 256;
+const HANDSHAKES_PER_ADDRESS_MAX: usize = 128;
 /// Connections of members at once: every node and relay of the largest installation, and those that
 /// overlap while a member changes its certificate.
 const MEMBERS_MAX: usize = crate::plan::NODES_MAX + crate::plan::RELAYS_MAX + 512;
@@ -57,17 +62,14 @@ const REST_MAX: usize = 1_024;
 const REST_PER_ADDRESS_MAX: usize = 256;
 /// How long a TLS handshake may take.
 const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How long the head of an HTTP/1.1 request may take, idle time between two requests included.
-const HEAD_WAIT_MAX: Duration = Duration::from_secs(30);
-/// HTTP/2 keepalive: a member's host that vanished is seen after 15 s.
-const PING_EVERY: Duration = Duration::from_secs(5);
-const PING_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Streams of one HTTP/2 connection: a session and a renewal need two.
-const STREAMS_MAX: u32 = 64;
 /// How often the server certificate's end is looked at.
 const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(3600);
 /// Pause after `accept` failed: out of descriptors is not cured by asking again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a lasting shortage is logged again.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+/// How long a connection that was told to end may take over it.
+const GOODBYE_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long connections may take to end when the control plane stops.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -131,6 +133,8 @@ pub async fn serve(
             members: Room::new(MEMBERS_MAX, PER_MEMBER_MAX),
             rest: Room::new(REST_MAX, REST_PER_ADDRESS_MAX),
         },
+        descriptors: DescriptorBudget::default(),
+        log: RateLimitedLog::new(LOG_EVERY),
         tasks: tasks.clone(),
         stop: stop.clone(),
     };
@@ -150,10 +154,12 @@ pub async fn serve(
                     let faces = Arc::clone(&faces.lock().unwrap_or_else(PoisonError::into_inner));
                     acceptor.take(stream, peer, faces);
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                Err(error) if is_exhaustion(&error) => {
+                    acceptor.short(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
+                // A connection that ended before it was accepted.
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             },
             _ = certificate_check.tick() => {
                 if inner.renew_server()? {
@@ -185,9 +191,9 @@ pub async fn serve(
 /// Where connections are counted.
 #[derive(Clone)]
 struct Rooms {
-    handshakes: Arc<Room<IpAddr>>,
-    members: Arc<Room<Identity>>,
-    rest: Arc<Room<IpAddr>>,
+    handshakes: Room<IpAddr>,
+    members: Room<Identity>,
+    rest: Room<IpAddr>,
 }
 
 struct Acceptor {
@@ -195,6 +201,8 @@ struct Acceptor {
     grpc: Router,
     rest: Router,
     rooms: Rooms,
+    descriptors: DescriptorBudget,
+    log: RateLimitedLog,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -202,7 +210,10 @@ struct Acceptor {
 impl Acceptor {
     /// Starts a connection's task.
     fn take(&self, stream: TcpStream, peer: SocketAddr, faces: Arc<Faces>) {
-        let place = self.rooms.handshakes.enter(peer.ip());
+        let Some(descriptor) = self.descriptor() else {
+            return;
+        };
+        let place = self.rooms.handshakes.enter(accountable(peer.ip()));
         let connection = Connection {
             inner: Arc::clone(&self.inner),
             grpc: self.grpc.clone(),
@@ -213,10 +224,28 @@ impl Acceptor {
             faces,
         };
         self.tasks.spawn(async move {
+            let _descriptor = descriptor;
             if let Err(reason) = connection.run(stream, place).await {
                 tracing::debug!(%peer, reason, "a connection ended");
             }
         });
+    }
+
+    /// A descriptor for a connection. Where only the reserve is left, somebody who has proven
+    /// nothing makes room; members do not (F-09).
+    fn descriptor(&self) -> Option<DescriptorPlace> {
+        if let Some(place) = self.descriptors.take() {
+            return Some(place);
+        }
+        self.short(&"only the reserve is left");
+        (self.rooms.handshakes.make_room() || self.rooms.rest.make_room())
+            .then(|| self.descriptors.take_over())
+    }
+
+    fn short(&self, error: &dyn std::fmt::Display) {
+        if let Some(suppressed) = self.log.allow(std::time::Instant::now()) {
+            tracing::warn!(%error, suppressed, "short of descriptors or memory for connections; raise the limit (LimitNOFILE)");
+        }
     }
 }
 
@@ -249,36 +278,33 @@ impl Connection {
             let caller = self.caller(&stream)?;
             let place = self.rooms.members.enter(caller.identity);
             let router = self.grpc.clone().layer(Extension(caller));
-            self.serve(stream, router, place, Stalls::default()).await
+            let server = http::member_server();
+            let watched = (Activity::of_member(), Stalls::default());
+            // Boxed, here and below: else each handshake would hold the room that serving takes.
+            Box::pin(self.serve(stream, server, router, place, watched)).await
         } else {
-            let place = self.rooms.rest.enter(self.peer.ip());
+            let place = self.rooms.rest.enter(accountable(self.peer.ip()));
             let stalls = Stalls::default();
             let router = self.rest.clone();
             let router = router
                 .layer(Extension(PeerAddress(self.peer)))
                 .layer(Extension(stalls.clone()));
-            self.serve(stream, router, place, stalls).await
+            let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let server = http::rest_server(is_h2);
+            let watched = (Activity::of_stranger(), stalls);
+            Box::pin(self.serve(stream, server, router, place, watched)).await
         }
     }
 
     async fn serve<Key: Ord>(
         &self,
         stream: TlsStream<TcpStream>,
+        server: http::Server,
         router: Router,
         place: Place<Key>,
-        stalls: Stalls,
+        (activity, stalls): (Activity, Stalls),
     ) -> Result<(), String> {
-        let mut server = auto::Builder::new(TokioExecutor::new());
-        server
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WAIT_MAX);
-        server
-            .http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_WAIT_MAX)
-            .max_concurrent_streams(STREAMS_MAX);
+        let router = activity.watch(router);
         let connection =
             server.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(router));
         tokio::pin!(connection);
@@ -286,10 +312,14 @@ impl Connection {
             ended = connection.as_mut() => return ended.map_err(|e| e.to_string()),
             () = place.evicted() => return Err(EVICTED.to_owned()),
             () = stalls.stalled() => return Err("its reader stopped reading".to_owned()),
+            () = activity.over() => {}
             () = self.stop.cancelled() => {}
         }
         connection.as_mut().graceful_shutdown();
-        connection.await.map_err(|e| e.to_string())
+        tokio::time::timeout(GOODBYE_WAIT_MAX, connection)
+            .await
+            .map_err(|_| "it did not end when it was told to".to_owned())?
+            .map_err(|e| e.to_string())
     }
 
     /// The handshake of the face that the server name selects; whether it is gRPC's.

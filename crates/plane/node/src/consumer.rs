@@ -2,6 +2,7 @@
 
 use crate::association::{Association, Associations, StreamKind};
 use crate::driver::{Driver, Further, LegIo, Mover, Near, Outcome};
+use crate::listen::Admission;
 use crate::live::{LiveGuard, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::open::{HOLD, OpenFailure, Opening};
@@ -10,7 +11,7 @@ use crate::relays::Relays;
 use crate::socket::EndSocket;
 use crate::told;
 use crate::view::ViewReceiver;
-use fairlead_host::Clock;
+use fairlead_host::{Clock, Headroom};
 use fairlead_model::{StreamNumber, TunnelId};
 use fairlead_stream::{Config, Stream};
 use fairlead_trust::Consumption;
@@ -36,6 +37,8 @@ pub(crate) struct Consumer {
     pub(crate) metrics: NodeMetrics,
     pub(crate) paths: Paths,
     pub(crate) stream_config: Config,
+    /// Shared with the publisher: both take a descriptor for each stream.
+    pub(crate) headroom: Headroom,
     /// Spreads streams over the relays of a route.
     pub(crate) turn: AtomicUsize,
     /// What its streams are for.
@@ -54,13 +57,18 @@ pub(crate) struct Opened {
 }
 
 impl Consumer {
-    /// Serves one connection to its end. `held` is given back once its stream is open or refused.
+    /// Serves one connection to its end. The admission's place is given back once its stream is open
+    /// or refused, its descriptor at the end.
     pub(crate) async fn serve(
         self: Arc<Self>,
         socket: TcpStream,
         consumption: Arc<Consumption>,
-        held: OwnedSemaphorePermit,
+        admission: Admission,
     ) {
+        let Admission {
+            held,
+            descriptor: _descriptor,
+        } = admission;
         let Ok(socket) = EndSocket::tcp(socket) else {
             return;
         };

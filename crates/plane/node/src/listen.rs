@@ -3,8 +3,9 @@
 //! Listeners follow the policy; live streams do not depend on them.
 
 use crate::consumer::Consumer;
-use crate::target::is_exhaustion;
 use crate::view::{View, ViewReceiver};
+use fairlead_host::descriptors::is_exhaustion;
+use fairlead_host::{DescriptorPlace, Headroom};
 use fairlead_model::{ListenAddress, RouteId};
 use fairlead_telemetry::RateLimitedLog;
 use fairlead_trust::Consumption;
@@ -14,16 +15,19 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Connections that the kernel holds before they are accepted: what a burst may bring while the
 /// daemon makes its first association. The kernel's own bound (`somaxconn`) is 4,096.
 const BACKLOG: i32 = 1024;
-/// Connections of the daemon that wait for their stream, over all listeners. Beyond it they wait in
-/// the backlogs.
+/// Connections of the daemon that wait for their stream, over all listeners, beyond those that each
+/// listener has for itself. Beyond it they wait in the backlogs.
 const HELD_MAX: usize = 4096;
+/// Of these, each listener has this many for itself: one whose publisher is away fills the common
+/// ones within seconds, and the others must not wait for it.
+const HELD_PER_LISTENER: usize = 32;
 /// Pause of a listener when this host has run out of descriptors or memory: long enough to cost no
 /// CPU (R-SHD-03), short against what a caller notices.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -83,6 +87,7 @@ pub(crate) async fn listen_all(
     cancel: CancellationToken,
 ) {
     let held = Arc::new(Semaphore::new(HELD_MAX));
+    let headroom = consumer.headroom.clone();
     let listeners = TaskTracker::new();
     let mut running: BTreeMap<ListenAddress, (watch::Sender<Arc<Consumption>>, CancellationToken)> =
         BTreeMap::new();
@@ -114,6 +119,8 @@ pub(crate) async fn listen_all(
                 consumer: consumer.clone(),
                 table: table.clone(),
                 held: held.clone(),
+                own: Arc::new(Semaphore::new(HELD_PER_LISTENER)),
+                headroom: headroom.clone(),
                 streams: streams.clone(),
             };
             listeners.spawn(listener.run(token.clone()));
@@ -152,7 +159,17 @@ struct Listener {
     consumer: Arc<Consumer>,
     table: ListenerTable,
     held: Arc<Semaphore>,
+    own: Arc<Semaphore>,
+    headroom: Headroom,
     streams: TaskTracker,
+}
+
+/// What a connection takes of the daemon: a place until its stream is open or refused, and a
+/// descriptor as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) held: OwnedSemaphorePermit,
+    pub(crate) descriptor: DescriptorPlace,
 }
 
 impl Listener {
@@ -189,8 +206,13 @@ impl Listener {
     async fn accept_all(&mut self, listener: &TcpListener) {
         let log = RateLimitedLog::new(LOG_EVERY);
         loop {
-            let Ok(permit) = self.held.clone().acquire_owned().await else {
-                return;
+            let Some(held) = self.place().await else { return };
+            let descriptor = match self.headroom.take() {
+                Ok(descriptor) => descriptor,
+                Err(short) => {
+                    self.short(&log, &short).await;
+                    continue;
+                }
             };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -208,19 +230,32 @@ impl Listener {
                 Ok((socket, _)) => {
                     let consumption = self.consumption.borrow().clone();
                     let consumer = self.consumer.clone();
-                    self.streams.spawn(consumer.serve(socket, consumption, permit));
+                    let admission = Admission { held, descriptor };
+                    self.streams.spawn(consumer.serve(socket, consumption, admission));
                 }
-                Err(error) if is_exhaustion(&error) => {
-                    self.consumer.metrics.accept_pauses.inc();
-                    if let Some(suppressed) = log.allow(std::time::Instant::now()) {
-                        tracing::warn!(%error, suppressed, "out of descriptors or memory; accepting again in a moment");
-                    }
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(error) if is_exhaustion(&error) => self.short(&log, &error).await,
                 // A connection that ended before it was accepted.
                 Err(error) => tracing::debug!(%error, "accept failed"),
             }
         }
+    }
+
+    /// A place for one connection that waits: one of the listener's own, else a common one.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            own = self.own.clone().acquire_owned() => own.ok(),
+            common = self.held.clone().acquire_owned() => common.ok(),
+        }
+    }
+
+    /// Out of descriptors or memory: those that come wait in the backlog for a moment (F-09).
+    async fn short(&self, log: &RateLimitedLog, error: &(dyn std::fmt::Display + Sync)) {
+        self.consumer.metrics.accept_pauses.inc();
+        if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+            tracing::warn!(%error, suppressed, "out of descriptors or memory; accepting again in a moment");
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::told;
 use crate::view::ViewReceiver;
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
-use fairlead_host::{Clock, rng};
+use fairlead_host::{Clock, Headroom, rng};
 use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress, TunnelId};
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
@@ -50,6 +50,8 @@ pub(crate) struct Publisher {
     pub(crate) stream_config: Config,
     /// Where bytes of checks are sent back.
     pub(crate) tasks: TaskTracker,
+    /// Shared with the consumer: both take a descriptor for each stream.
+    pub(crate) headroom: Headroom,
 }
 
 impl Publisher {
@@ -168,7 +170,9 @@ impl Publisher {
             peer: incoming.consumer,
             peer_boot: association.peer_boot(),
         });
-        let Some(guard) = guard else {
+        // For the target's socket; held to the end of this stream.
+        let descriptor = self.headroom.take();
+        let (Some(guard), Ok(_descriptor)) = (guard, descriptor) else {
             self.metrics.refused(role, RefusalCode::PublisherOverloaded);
             return refuse(leg, RefusalCode::PublisherOverloaded).await;
         };

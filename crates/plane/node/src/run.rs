@@ -21,7 +21,7 @@ use crate::view::{ViewKeeper, ViewReceiver};
 use crate::warm;
 use fairlead_hop::liveness;
 use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
-use fairlead_host::{Clock, FolderLock, SystemClock, rng};
+use fairlead_host::{Clock, FolderLock, Headroom, SystemClock, rng};
 use fairlead_telemetry::{Health, Metrics, RateLimitedLog, Served, chain};
 use fairlead_transport::{CarrierConfig, Dialler};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -81,7 +81,6 @@ pub(crate) async fn start_and_wait(
         MemberRole::Node(node) => node,
         MemberRole::Relay(relay) => return Err(NodeError::Role(relay)),
     };
-    raise_descriptor_limit();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (identity, keys) = IdentityKeeper::load(folder.clone(), &member)?;
     let identity = Arc::new(identity);
@@ -138,6 +137,8 @@ pub(crate) async fn start_and_wait(
     };
     let paths = Paths::new(clock.mono());
     let process_boot = rng::new_id();
+    let headroom = Headroom::default();
+    let memory = headroom.memory.clone();
     let publisher = Arc::new(Publisher {
         view: view.clone(),
         tls: tls.clone(),
@@ -150,6 +151,7 @@ pub(crate) async fn start_and_wait(
         resumable: Resumable::default(),
         stream_config,
         tasks: streams.clone(),
+        headroom: headroom.clone(),
     });
     let consumer = Arc::new(Consumer {
         view: view.clone(),
@@ -160,6 +162,7 @@ pub(crate) async fn start_and_wait(
         metrics: metrics.clone(),
         paths: paths.clone(),
         stream_config,
+        headroom,
         turn: AtomicUsize::new(0),
         kind: StreamKind::Service,
     });
@@ -234,6 +237,7 @@ pub(crate) async fn start_and_wait(
     parts.spawn(named("control session", control::keep(control, front.clone())));
     parts.spawn(named("associations", warm));
     parts.spawn(named("paths", watched));
+    parts.spawn(named("memory", memory.run(back.clone())));
     parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
 
     let info = RuntimeInfo {
@@ -265,20 +269,6 @@ pub(crate) async fn start_and_wait(
     }
     tracing::info!("node daemon stopped");
     ended
-}
-
-/// Takes as many descriptors as the host's owner permits: each stream needs one, and the soft limit
-/// that daemons are usually started with (1,024) is meant for programs that use `select`.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of descriptors stays as it is");
-    }
 }
 
 async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {

@@ -2,6 +2,7 @@
 
 use crate::check::{ECHO_BYTES_MAX, ECHO_MAX};
 use crate::socket::EndSocket;
+use fairlead_host::descriptors::is_exhaustion;
 use fairlead_model::address::Host;
 use fairlead_model::{HostPort, RefusalCode, TargetAddress};
 use std::io;
@@ -140,15 +141,6 @@ fn judge(error: io::Error) -> DialError {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => DialError::Timeout,
         _ => DialError::Unreachable(error),
     }
-}
-
-/// Whether the error says that this host has run out of descriptors or memory.
-pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let Some(number) = error.raw_os_error() else {
-        return false;
-    };
-    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&Errno::from_raw_os_error(number))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The supervisor's hold on the worker: gRPC on a Unix socket that only its user can open.
 
+mod incoming;
+
 use crate::identity::{Identities, ReloadError};
 use crate::policy::ApplyError;
 use crate::relay::Relay;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
@@ -23,6 +25,16 @@ const MESSAGE_LEN_MAX: usize = 3 * 1024 * 1024;
 /// Calls at once. A supervisor makes one at a time beside its watch; two overlap while one
 /// supervisor adopts from another.
 const CALLS_MAX: usize = 16;
+/// Calls of one connection that are taken up at all.
+const STREAMS_MAX: u32 = 64;
+/// Decoded headers of one call, and with them CONTINUATION frames.
+const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// Calls that are reset before they are taken up, and for faults: more end the connection.
+const RESET_BEFORE_TAKEN_MAX: usize = 20;
+const RESET_FOR_FAULTS_MAX: usize = 64;
+/// Keepalive: the other end answers, so that one that says nothing is known (`incoming`).
+const PING_EVERY: Duration = Duration::from_secs(5);
+const PING_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often a watcher is told of numbers that move all the time (tunnels, bytes, memory).
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Statuses that wait for a watcher; it is given the latest, so more would be stale.
@@ -84,8 +96,14 @@ pub(crate) async fn serve(listener: UnixListener, service: ControlService, cance
     let service = WorkerControlServer::new(service).max_decoding_message_size(MESSAGE_LEN_MAX);
     let served = tonic::transport::Server::builder()
         .concurrency_limit_per_connection(CALLS_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESET_BEFORE_TAKEN_MAX))
+        .http2_max_local_error_reset_streams(Some(RESET_FOR_FAULTS_MAX))
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_WAIT_MAX))
         .add_service(service)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
+        .serve_with_incoming_shutdown(incoming::connections(listener), cancel.cancelled_owned())
         .await;
     if let Err(error) = served {
         warn!(reason = %chain(&error), "the supervisor's socket failed");

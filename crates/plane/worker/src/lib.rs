@@ -198,6 +198,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
     )));
     let _arrivals = AbortOnDropHandle::new(relay.tasks.spawn(arrivals(Arc::clone(&relay))));
     let _live = AbortOnDropHandle::new(relay.tasks.spawn(liveness::arrivals(Arc::clone(&relay))));
+    let _memory = AbortOnDropHandle::new(relay.tasks.spawn(relay.memory.clone().run(relay.ended.clone())));
     let _keeping = AbortOnDropHandle::new(relay.tasks.spawn(keeping(Arc::clone(&relay))));
     let runtime = own_folder.join("runtime.json");
     fairlead_host::member::write_runtime(

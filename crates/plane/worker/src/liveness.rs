@@ -2,8 +2,10 @@
 
 use crate::relay::Relay;
 use fairlead_hop::liveness::{Death, LostCause, RelayAction, RelayLiveness};
+use fairlead_host::descriptors::is_of_reserve;
 use fairlead_telemetry::{RateLimitedLog, chain};
 use fairlead_transport::{Carrier, LiveArriving, LiveBinding, LiveConnection};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
@@ -25,7 +27,20 @@ pub(crate) async fn arrivals(relay: Arc<Relay>) {
             () = relay.ended.cancelled() => return,
         };
         match arriving {
-            Ok(arriving) => drop(relay.tasks.spawn(serve(Arc::clone(&relay), arriving))),
+            Ok(arriving) => {
+                // Sessions go on without their liveness connection; metrics and the supervisor do not
+                // go on without a descriptor (F-09).
+                if is_of_reserve(arriving.as_fd()) {
+                    relay.live_listener.make_room();
+                    if let Some(suppressed) = log.allow(std::time::Instant::now()) {
+                        warn!(
+                            suppressed,
+                            "only the reserve of descriptors is left (raise LimitNOFILE)"
+                        );
+                    }
+                }
+                relay.tasks.spawn(serve(Arc::clone(&relay), arriving));
+            }
             Err(error) => {
                 if let Some(suppressed) = log.allow(std::time::Instant::now()) {
                     warn!(reason = %chain(&error), suppressed, "liveness connections cannot be accepted");

@@ -147,6 +147,9 @@ async fn open(
     if relay.stopping.is_cancelled() {
         return Err(RefusalCode::ShuttingDown.into());
     }
+    if relay.memory.is_short() {
+        return Err(RefusalCode::Overloaded.into());
+    }
     let settings = relay.policy.current().settings();
     let pending = relay.budget.take(
         consumer,

@@ -7,7 +7,7 @@ use crate::policy::PolicyKeeper;
 use crate::tunnels::Tunnels;
 use fairlead_hop::liveness::BindRefusal;
 use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
-use fairlead_host::Clock;
+use fairlead_host::{Clock, MemoryWatch};
 use fairlead_model::{EndpointId, Identity, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
 use fairlead_rpc::pb;
 use fairlead_transport::{Carrier, CarrierConfig, Listener, LiveBinding, LiveListener};
@@ -47,6 +47,7 @@ pub(crate) struct Relay {
     pub(crate) grants: Grants,
     pub(crate) tunnels: Arc<Tunnels>,
     pub(crate) metrics: WorkerMetrics,
+    pub(crate) memory: MemoryWatch,
     /// Cancelled when no new tunnel is to be admitted any more.
     pub(crate) stopping: CancellationToken,
     /// Cancelled at the very end: whatever still runs is to return.
@@ -102,6 +103,7 @@ impl Relay {
             id: parts.id,
             process_boot: fairlead_host::rng::new_id(),
             clock: parts.clock,
+            memory: MemoryWatch::default(),
             policy: parts.policy,
             listener: parts.listener,
             live_listener: parts.live_listener,

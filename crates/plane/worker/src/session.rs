@@ -75,6 +75,7 @@ pub(crate) async fn serve(relay: Arc<Relay>, arriving: Arriving) {
         Err(error) => {
             relay.metrics.handshake_failed(match error {
                 AcceptError::Deadline => "deadline",
+                AcceptError::Evicted => "evicted",
                 AcceptError::Failed(_) => "failed",
                 AcceptError::Certificate(_) | AcceptError::NoCertificate => "certificate",
             });

@@ -1,6 +1,7 @@
 //! A pool of real processes: `fairlead up`, driven through its contract.
 
 mod cli;
+mod disks;
 mod file;
 mod rest;
 mod traffic;
@@ -48,6 +49,7 @@ pub struct PoolBuilder {
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
     program: Option<PathBuf>,
+    disks: Vec<disks::SmallDisk>,
 }
 
 impl Default for PoolBuilder {
@@ -59,6 +61,7 @@ impl Default for PoolBuilder {
             environment: Vec::new(),
             arguments: Vec::new(),
             program: None,
+            disks: Vec::new(),
         }
     }
 }
@@ -158,10 +161,11 @@ impl PoolBuilder {
             .create(true)
             .append(true)
             .open(dir.join("up.out"))?;
-        let mut command = match &self.program {
-            Some(program) => Command::new(program),
-            None => Command::new(binary::fairlead()?),
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => binary::fairlead()?,
         };
+        let mut command = disks::command(&self.disks, dir, program);
         command
             .arg("up")
             .arg("--dir")

@@ -2,14 +2,16 @@
 
 use super::{LiveConnection, set_up};
 use crate::carrier::canonical;
-use crate::gate::{Admit, Gate, ListenerStats, Place};
+use crate::gate::{Gate, ListenerStats};
 use crate::listen::HANDSHAKE_DEADLINE;
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_hop::liveness::{ALPN, BindRefusal, LiveMessage, MESSAGE_LEN, MessageFault};
 use fairlead_model::{Identity, ProcessBootId, SessionId};
+use fairlead_room::Place;
 use rustls_pki_types::CertificateDer;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,8 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Most handshakes at once, and from one address: as of QUIC's listener.
-const HANDSHAKES_MAX: usize = 2_048;
+/// Most handshakes at once, as of QUIC's listener: some 10 KiB each.
+const HANDSHAKES_MAX: usize = 512;
 /// How long a refusal may take to leave.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
@@ -38,7 +40,7 @@ pub struct LiveArriving {
     remote: SocketAddr,
     config: Arc<rustls::ServerConfig>,
     tls: Arc<MemberTls>,
-    place: Place,
+    place: Place<IpAddr>,
 }
 
 /// A peer that has proved who it is and named its session; not answered yet.
@@ -49,7 +51,7 @@ pub struct LiveBinding {
     /// The hop session that it names.
     pub session: SessionId,
     tls: Box<TlsStream<TcpStream>>,
-    _place: Place,
+    _place: Arc<Place<IpAddr>>,
 }
 
 /// Why an arrival came to nothing.
@@ -67,6 +69,9 @@ pub enum LiveAcceptError {
     /// The first message names no session.
     #[error(transparent)]
     Message(#[from] MessageFault),
+    /// There were too many handshakes at once, and others had begun later.
+    #[error("a newer handshake took its place")]
+    Evicted,
 }
 
 impl LiveListener {
@@ -89,7 +94,7 @@ impl LiveListener {
         })
     }
 
-    /// The next peer that passes the bounds; one that does not is cut off. Cancel-safe.
+    /// The next peer; where there are too many, an older one makes room. Cancel-safe.
     ///
     /// # Errors
     /// The system gives no connection at this moment: it has no descriptor left, say. Call again
@@ -109,17 +114,20 @@ impl LiveListener {
                 }
                 Err(error) => return Err(error),
             };
-            // It has answered a SYN-ACK: its address is its own.
-            if let Admit::Place(place) = self.gate.admit(remote.ip(), true) {
-                return Ok(LiveArriving {
-                    tcp,
-                    remote: canonical(remote),
-                    config: Arc::clone(&self.config),
-                    tls: Arc::clone(&self.tls),
-                    place,
-                });
-            }
+            return Ok(LiveArriving {
+                tcp,
+                remote: canonical(remote),
+                config: Arc::clone(&self.config),
+                tls: Arc::clone(&self.tls),
+                // It has answered a SYN-ACK: its address is its own.
+                place: self.gate.enter(remote.ip()),
+            });
         }
+    }
+
+    /// Ends one handshake, for a process that is short of descriptors; whether there was one.
+    pub fn make_room(&self) -> bool {
+        self.gate.make_room()
     }
 
     /// Changes the bound per address (policy has a setting for it).
@@ -131,6 +139,12 @@ impl LiveListener {
     #[must_use]
     pub fn stats(&self) -> ListenerStats {
         self.gate.stats()
+    }
+}
+
+impl AsFd for LiveArriving {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 }
 
@@ -147,7 +161,8 @@ impl LiveArriving {
     /// The peer was too slow, or is nobody of this installation.
     pub async fn finish(self) -> Result<LiveBinding, LiveAcceptError> {
         set_up(&self.tcp).map_err(LiveAcceptError::Failed)?;
-        let (tcp, member, place) = (self.tcp, self.tls, self.place);
+        let (tcp, member, place) = (self.tcp, self.tls, Arc::new(self.place));
+        let held = Arc::clone(&place);
         let acceptor = TlsAcceptor::from(self.config);
         // Boxed before it is held: a TLS session is large.
         let binding = Box::pin(async move {
@@ -169,7 +184,7 @@ impl LiveArriving {
                     peer,
                     session,
                     tls: Box::new(tls.into()),
-                    _place: place,
+                    _place: held,
                 }),
                 LiveMessage::Bound(_)
                 | LiveMessage::Refused(..)
@@ -177,9 +192,10 @@ impl LiveArriving {
                 | LiveMessage::Pong(_) => Err(MessageFault { kind: message[0] }.into()),
             }
         });
-        timeout(HANDSHAKE_DEADLINE, binding)
-            .await
-            .unwrap_or(Err(LiveAcceptError::Deadline))
+        tokio::select! {
+            bound = timeout(HANDSHAKE_DEADLINE, binding) => bound.unwrap_or(Err(LiveAcceptError::Deadline)),
+            () = place.evicted() => Err(LiveAcceptError::Evicted),
+        }
     }
 }
 
