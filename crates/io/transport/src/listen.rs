@@ -16,10 +16,13 @@ use rustls_pki_types::CertificateDer;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Time that a handshake may take (ARCHITECTURE.md, Hop sessions and legs).
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// Legs of a peer before its handshake is done: its control stream, and none that could be used.
+const LEGS_OF_STRANGER_MAX: u32 = 8;
 /// Most first packets that wait for [`Listener::accept`].
 const INCOMING_MAX: usize = 1_024;
 /// Most bytes kept of one handshake, and of all, until it is taken: a ClientHello with
@@ -113,6 +116,8 @@ pub enum AcceptError {
 pub struct Listener {
     endpoint: quinn::Endpoint,
     template: quinn::ServerConfig,
+    /// What a peer may have once it has proved who it is.
+    legs_max: AtomicU32,
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
 }
@@ -122,6 +127,7 @@ pub struct Listener {
 pub struct Arriving {
     incoming: quinn::Incoming,
     tls: Arc<MemberTls>,
+    legs_max: u32,
     place: Place<IpAddr>,
 }
 
@@ -153,7 +159,7 @@ impl Listener {
         let crypto = QuicServerConfig::try_from(rustls).map_err(BindError::Quic)?;
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server
-            .transport_config(Arc::new(config.carrier.quic()))
+            .transport_config(Arc::new(of_stranger(&config.carrier).quic()))
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
@@ -171,6 +177,7 @@ impl Listener {
         Ok(Self {
             endpoint,
             template,
+            legs_max: AtomicU32::new(config.carrier.legs_max),
             tls,
             gate: Arc::new(Gate::new(
                 config.handshakes_max,
@@ -200,6 +207,7 @@ impl Listener {
             return Some(Arriving {
                 incoming,
                 tls: Arc::clone(&self.tls),
+                legs_max: self.legs_max.load(Ordering::Relaxed),
                 place,
             });
         }
@@ -208,7 +216,8 @@ impl Listener {
     /// Changes how later carriers behave.
     pub fn set_carrier(&self, carrier: &CarrierConfig) {
         let mut server = self.template.clone();
-        server.transport_config(Arc::new(carrier.quic()));
+        server.transport_config(Arc::new(of_stranger(carrier).quic()));
+        self.legs_max.store(carrier.legs_max, Ordering::Relaxed);
         self.endpoint.set_server_config(Some(server));
     }
 
@@ -263,6 +272,17 @@ impl Arriving {
             .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
             .ok_or(AcceptError::NoCertificate)?;
         let (peer, _) = identity_of_chain(&chain, self.tls.domain()).map_err(AcceptError::Certificate)?;
-        Ok(Carrier::new(connection, peer))
+        let carrier = Carrier::new(connection, peer);
+        carrier.set_legs_max(self.legs_max);
+        Ok(carrier)
+    }
+}
+
+/// The carrier of somebody who has proven nothing: quinn keeps a hundred bytes for each leg that its
+/// peer may open, some 750 KiB for the default of 8,192 (F-10).
+fn of_stranger(carrier: &CarrierConfig) -> CarrierConfig {
+    CarrierConfig {
+        legs_max: carrier.legs_max.min(LEGS_OF_STRANGER_MAX),
+        ..carrier.clone()
     }
 }

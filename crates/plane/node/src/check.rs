@@ -307,6 +307,7 @@ impl PathChecker {
             metrics: shared.metrics.clone(),
             paths: Paths::new(shared.clock.mono()),
             stream_config: shared.stream_config,
+            headroom: shared.headroom.clone(),
             turn: AtomicUsize::new(0),
             kind,
         });
