@@ -4,6 +4,7 @@ use crate::budget::Budget;
 use crate::grants::Grants;
 use crate::metrics::WorkerMetrics;
 use crate::policy::PolicyKeeper;
+use crate::told;
 use crate::tunnels::Tunnels;
 use fairlead_hop::liveness::BindRefusal;
 use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
@@ -204,7 +205,9 @@ impl Relay {
                 && earlier.greeted.is_some_and(|(_, boot)| boot != process_boot)
         });
         for (_, earlier) in dead {
-            info!(%peer, "another run of the node: the earlier run's session is closed");
+            if let Some(suppressed) = told::session("new run") {
+                info!(%peer, suppressed, "another run of the node: the earlier run's session is closed");
+            }
             earlier.carrier.close(code);
         }
         Ok(())
@@ -230,7 +233,9 @@ impl Relay {
         let mut sessions = self.lock();
         if let Some(session) = sessions.live.get_mut(&number) {
             session.restarting = true;
-            info!(peer = %session.carrier.peer(), "the member restarts: its registrations are kept");
+            if let Some(suppressed) = told::session("restarts") {
+                info!(peer = %session.carrier.peer(), suppressed, "the member restarts: its registrations are kept");
+            }
         }
         sessions.registry.announce_restart(number, self.clock.mono());
     }
@@ -295,7 +300,9 @@ impl Relay {
             && let Some(before) = sessions.live.get_mut(&before)
         {
             if before.carrier.peer() == Identity::Node(node) {
-                info!(peer = %before.carrier.peer(), "a newer session of the member has registered: the older one is closed");
+                if let Some(suppressed) = told::session("replaced") {
+                    info!(peer = %before.carrier.peer(), suppressed, "a newer session of the member has registered: the older one is closed");
+                }
                 before.carrier.close(RefusalCode::ShuttingDown);
             } else {
                 before.replaced.insert(held.endpoint, held);
