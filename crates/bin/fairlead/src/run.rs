@@ -116,6 +116,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
                 dir: settings.common.dir.clone(),
                 metrics: settings.common.metrics,
                 hold: settings.stream_hold,
+                memory: settings.stream_memory,
                 version: VERSION,
             };
             block_on(&settings.common, |cancel| async {

@@ -8,7 +8,7 @@ use crate::faults::{Faults, SettingsError};
 use crate::tie::Tie;
 use fairlead_model::HostPort;
 use fairlead_model::address::CONTROL_PORT;
-use fairlead_node::StreamHold;
+use fairlead_node::{StreamHold, StreamMemory};
 use fairlead_store::Backend;
 use fairlead_telemetry::LogFormat;
 use raw::{Raw, display, socket_address};
@@ -135,6 +135,12 @@ pub const NODE: &[Setting] = &[
         false,
         "How long a stream without any path is held before both its sockets are reset: 10s to 300s (R-STR-04).",
     ),
+    text(
+        "stream_memory",
+        Some("1GiB"),
+        false,
+        "Memory that all streams of the daemon may hold: their buffers, and what their far ends may still send; 64MiB to 1024GiB. When it runs short windows shrink, then new streams are refused (R-STR-04).",
+    ),
     LOG_FORMAT,
 ];
 
@@ -191,6 +197,8 @@ pub struct NodeSettings {
     pub common: Common,
     /// How long streams are held.
     pub stream_hold: StreamHold,
+    /// What they may hold in memory.
+    pub stream_memory: StreamMemory,
 }
 
 fn read<'a>(
@@ -335,15 +343,25 @@ impl NodeSettings {
     /// Every fault.
     pub fn check(flags: &Node) -> Result<Self, SettingsError> {
         let mut faults = Faults::default();
-        let own = [("stream_hold", flags.stream_hold.as_deref())];
+        let own = [
+            ("stream_hold", flags.stream_hold.as_deref()),
+            ("stream_memory", flags.stream_memory.as_deref()),
+        ];
         let raw = read(NODE, &flags.daemon, &own, &mut faults);
         let common = Common::of(&raw, flags.daemon.until_exit_of.as_deref(), &mut faults);
         let stream_hold = raw.get("stream_hold", &mut faults, |text| {
             let hold = fairlead_model::duration::parse(text).map_err(display)?;
             StreamHold::new(hold).map_err(display)
         });
-        let value = common.zip(stream_hold);
-        faults.finish(value.map(|(common, stream_hold)| Self { common, stream_hold }))
+        let stream_memory = raw.get("stream_memory", &mut faults, |text| {
+            text.parse::<StreamMemory>().map_err(display)
+        });
+        let value = common.zip(stream_hold).zip(stream_memory);
+        faults.finish(value.map(|((common, stream_hold), stream_memory)| Self {
+            common,
+            stream_hold,
+            stream_memory,
+        }))
     }
 }
 

@@ -9,8 +9,8 @@ use crate::send::Span;
 use bytes::{Bytes, BytesMut};
 use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId};
 
-/// Most raw bytes that are kept of a leg whose ATTACH waits for its verdict: the early data that the
-/// first window allows, and room for its records' overhead down to 64-byte ones.
+/// Most raw bytes that are kept of a leg whose ATTACH waits for its verdict: what one turn of a
+/// daemon's loop may read of a resume's flight before the verdict is asked for.
 pub(crate) const HELD_BYTES_MAX: usize = 512 * 1024;
 
 /// Where a leg runs, and this end's salt for it.

@@ -14,6 +14,7 @@
 //!   every event by the simulator in `tests/sim`.
 
 mod attach;
+mod budget;
 mod config;
 mod event;
 pub mod frame;
@@ -27,6 +28,7 @@ mod send;
 mod stream;
 mod window;
 
+pub use budget::{Budget, STREAM_FLOOR, Share};
 pub use config::Config;
 pub use event::{End, Event, LegFault, OpenLegError, ResetCode};
 pub use frame::{GRANT_BYTES_MAX, SALT_BYTES};

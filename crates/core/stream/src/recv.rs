@@ -161,6 +161,10 @@ impl RecvBuffer {
         self.consumed
     }
 
+    pub(crate) const fn final_offset(&self) -> Option<u64> {
+        self.final_offset
+    }
+
     pub(crate) const fn has_final(&self) -> bool {
         self.final_offset.is_some()
     }

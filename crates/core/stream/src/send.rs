@@ -1,5 +1,6 @@
 //! The bytes of one direction that the far daemon has not acknowledged, by offset.
 
+use crate::budget::PIECE_OVERHEAD;
 use bytes::BytesMut;
 use std::collections::VecDeque;
 
@@ -61,6 +62,9 @@ pub(crate) struct SendBuffer {
     finished: bool,
     fin_acked: bool,
     read_room: usize,
+    /// Memory of the blocks, and the most that they may take.
+    held: u64,
+    max: u64,
 }
 
 impl SendBuffer {
@@ -75,15 +79,42 @@ impl SendBuffer {
             finished: false,
             fin_acked: false,
             read_room: READ_BYTES_MIN,
+            held: 0,
+            max: u64::MAX,
         }
     }
 
     pub(crate) fn capacity(&self) -> usize {
+        usize::try_from(self.credit_room().min(self.memory_room())).unwrap_or(usize::MAX)
+    }
+
+    /// Room under the peer's limit and the reserve behind it.
+    fn credit_room(&self) -> u64 {
         if self.finished {
             return 0;
         }
-        let room = (self.limit + AHEAD_BYTES).saturating_sub(self.written);
-        usize::try_from(room).unwrap_or(usize::MAX)
+        (self.limit + AHEAD_BYTES).saturating_sub(self.written)
+    }
+
+    /// Room in memory: in the last block, or else for another one that is worth having.
+    fn memory_room(&self) -> u64 {
+        let spare = self.blocks.back().map_or(0, |b| b.data.capacity() - b.data.len());
+        if spare >= ROOM_BYTES_MIN {
+            return spare as u64;
+        }
+        let room = self.max.saturating_sub(self.held + PIECE_OVERHEAD);
+        if room >= ROOM_BYTES_MIN as u64 { room } else { 0 }
+    }
+
+    /// Whether memory, not the peer, keeps a full read out.
+    pub(crate) fn is_short(&self) -> bool {
+        let read = self.read_room as u64;
+        let room = self.max.saturating_sub(self.held + PIECE_OVERHEAD);
+        self.held > 0 && self.credit_room() > self.memory_room() && room < read
+    }
+
+    pub(crate) const fn set_max(&mut self, max: u64) {
+        self.max = max;
     }
 
     pub(crate) fn write_with<E>(
@@ -97,9 +128,11 @@ impl SendBuffer {
         let wanted = self.read_room.min(capacity);
         let full = |b: &Block| b.data.capacity() - b.data.len() < wanted.min(ROOM_BYTES_MIN);
         if self.blocks.back().is_none_or(full) {
+            let data = Vec::with_capacity(wanted);
+            self.held += held_by(&data);
             self.blocks.push_back(Block {
                 start: self.written,
-                data: Vec::with_capacity(wanted),
+                data,
             });
         }
         let Some(block) = self.blocks.back_mut() else {
@@ -112,6 +145,7 @@ impl SendBuffer {
         let taken = result.as_ref().map_or(0, |n| (*n).min(room));
         block.data.truncate(before + taken);
         if block.data.is_empty() {
+            self.held -= held_by(&block.data);
             self.blocks.pop_back();
         }
         // A read that filled its room had more waiting; one that hardly used it needs less zeroing.
@@ -152,8 +186,8 @@ impl SendBuffer {
     pub(crate) fn cut(&mut self) {
         self.finished = true;
         self.written = self.written.min(self.limit.max(self.next));
-        while self.blocks.back().is_some_and(|b| b.start >= self.written) {
-            self.blocks.pop_back();
+        while let Some(last) = self.blocks.pop_back_if(|b| b.start >= self.written) {
+            self.held -= held_by(&last.data);
         }
         if let Some(last) = self.blocks.back_mut() {
             let keep = usize::try_from(self.written - last.start).unwrap_or(usize::MAX);
@@ -164,6 +198,7 @@ impl SendBuffer {
     /// Drops everything: nothing is sent any more.
     pub(crate) fn clear(&mut self) {
         self.blocks = VecDeque::new();
+        self.held = 0;
         self.finished = true;
         self.acked = self.next;
         self.written = self.next;
@@ -180,8 +215,8 @@ impl SendBuffer {
         self.fin_acked |= fin_position;
         self.limit = self.limit.max(limit);
         self.acked = self.acked.max(next.min(self.written));
-        while self.blocks.front().is_some_and(|b| b.end() <= self.acked) {
-            self.blocks.pop_front();
+        while let Some(first) = self.blocks.pop_front_if(|b| b.end() <= self.acked) {
+            self.held -= held_by(&first.data);
         }
         if self.blocks.is_empty() && self.blocks.capacity() > 64 {
             self.blocks = VecDeque::new();
@@ -287,7 +322,12 @@ impl SendBuffer {
     }
 
     /// Memory that the blocks hold, in bytes.
-    pub(crate) fn charge(&self) -> usize {
-        self.blocks.iter().map(|b| b.data.capacity() + 64).sum()
+    pub(crate) const fn charge(&self) -> u64 {
+        self.held
     }
+}
+
+/// What a block's memory costs.
+const fn held_by(data: &Vec<u8>) -> u64 {
+    data.capacity() as u64 + PIECE_OVERHEAD
 }

@@ -4,12 +4,16 @@ use crate::rtt::Rtt;
 use fairlead_model::MonoTime;
 use std::time::Duration;
 
-/// Bytes that either end may send before it has heard a limit. Part of the protocol.
-pub const INITIAL_WINDOW: u64 = 256 * 1024;
+/// Bytes that either end may send before it has heard a limit, and the least that a window shrinks
+/// to. Part of the protocol: what every stream is charged for, however many there are.
+pub const INITIAL_WINDOW: u64 = 64 * 1024;
+/// The window in bytes that the first limit gives where memory allows: a small file's worth before
+/// the first measured round trip.
+pub(crate) const FIRST_WINDOW: u64 = 256 * 1024;
 /// Longest time that received bytes wait for their ACK, so that one ACK serves many records and a
 /// reply carries it for nothing.
 const ACK_DELAY: Duration = Duration::from_millis(10);
-/// Fewest bytes that make an ACK due at once.
+/// Fewest bytes that make an ACK due at once, where the window holds four times as many.
 const ACK_BYTES_MIN: u64 = 64 * 1024;
 /// The window stops growing when its own queue delays the path by this much: a larger one would
 /// add delay for the streams beside it, and no throughput.
@@ -19,7 +23,11 @@ const QUEUEING_MAX: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Window {
     size: u64,
+    /// How far it may grow by the settings, and by the daemon's memory.
+    cap: u64,
     max: u64,
+    /// The path could use a window above `max`.
+    short: bool,
     /// The highest limit that was sent, and what the peer may rely on.
     limit: u64,
     /// Bytes received since the last ACK.
@@ -32,9 +40,12 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn new(max: u64) -> Self {
+        let cap = max.max(INITIAL_WINDOW);
         Self {
-            size: INITIAL_WINDOW,
-            max: max.max(INITIAL_WINDOW),
+            size: FIRST_WINDOW.min(cap),
+            cap,
+            max: cap,
+            short: false,
             limit: INITIAL_WINDOW,
             unacked: 0,
             due: false,
@@ -44,8 +55,22 @@ impl Window {
     }
 
     pub(crate) fn set_max(&mut self, max: u64) {
-        self.max = max.max(INITIAL_WINDOW);
+        self.max = max.clamp(INITIAL_WINDOW, self.cap);
+        if self.short && self.size < self.max {
+            self.size = self.max;
+            self.short = false;
+        }
         self.size = self.size.min(self.max);
+    }
+
+    /// The size that the path could use.
+    pub(crate) const fn wanted(&self) -> u64 {
+        if self.short {
+            let doubled = self.size * 2;
+            if doubled < self.cap { doubled } else { self.cap }
+        } else {
+            self.size
+        }
     }
 
     pub(crate) const fn limit(&self) -> u64 {
@@ -116,7 +141,7 @@ impl Window {
     }
 
     fn threshold(&self) -> u64 {
-        (self.size / 8).max(ACK_BYTES_MIN)
+        (self.size / 8).max(ACK_BYTES_MIN.min(self.size / 4))
     }
 
     fn arm(&mut self, now: MonoTime) {
@@ -135,7 +160,10 @@ impl Window {
         let whole_rounds = elapsed.as_nanos() / round_trip.as_nanos().max(1);
         let per_round = u128::from(consumed - before) / whole_rounds.max(1);
         if per_round >= u128::from(self.size / 2) && rtt.queueing() < QUEUEING_MAX {
+            self.short = self.size * 2 > self.max && self.size < self.cap;
             self.size = (self.size * 2).min(self.max);
+        } else {
+            self.short = false;
         }
         self.round = Some((now, consumed));
     }

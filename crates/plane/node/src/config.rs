@@ -51,6 +51,60 @@ impl StreamHold {
     }
 }
 
+/// How much memory all streams of a daemon may hold (R-STR-04): what they buffer, and what they have
+/// allowed their far ends to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamMemory(u64);
+
+/// A text that gives no amount of memory within the range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("give 64MiB to 1024GiB, as a whole number with MiB or GiB")]
+pub struct MemoryNotUsable;
+
+impl StreamMemory {
+    /// 1 GiB: 4 MiB windows for a hundred busy streams, or the least window for more than 10,000
+    /// idle ones.
+    pub const DEFAULT: Self = Self(GIB);
+    const LEAST: u64 = 64 * MIB;
+    const MOST: u64 = 1024 * GIB;
+
+    /// An amount that a test can use up.
+    #[cfg(test)]
+    pub(crate) const fn of_test(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+const MIB: u64 = 1024 * 1024;
+const GIB: u64 = 1024 * MIB;
+
+impl std::str::FromStr for StreamMemory {
+    type Err = MemoryNotUsable;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let units = [("MiB", MIB), ("GiB", GIB)];
+        let (number, unit) = units
+            .iter()
+            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
+            .ok_or(MemoryNotUsable)?;
+        let bytes = number
+            .trim_end()
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(unit));
+        bytes
+            .filter(|bytes| (Self::LEAST..=Self::MOST).contains(bytes))
+            .map(Self)
+            .ok_or(MemoryNotUsable)
+    }
+}
+
 /// How a node daemon is started.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -62,6 +116,8 @@ pub struct NodeConfig {
     pub metrics: Option<SocketAddr>,
     /// How long a stream without a path is held.
     pub hold: StreamHold,
+    /// How much memory all streams may hold.
+    pub memory: StreamMemory,
     /// The daemon's version, as reported to the control plane and to relays.
     pub version: &'static str,
 }
@@ -93,4 +149,30 @@ pub enum NodeError {
     /// A part of the daemon ended by itself; the process must be started anew.
     #[error("the daemon's {0} ended unexpectedly")]
     Ended(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_a_unit_and_a_range() {
+        let parse = |text: &str| text.parse::<StreamMemory>().map(StreamMemory::get);
+        assert_eq!(parse("1GiB"), Ok(StreamMemory::DEFAULT.get()));
+        assert_eq!(parse("64MiB"), Ok(64 << 20));
+        assert_eq!(parse("1024 GiB"), Ok(1 << 40));
+        for wrong in [
+            "63MiB",
+            "1025GiB",
+            "1",
+            "1G",
+            "-1GiB",
+            "1.5GiB",
+            "",
+            "MiB",
+            "99999999999999999999GiB",
+        ] {
+            assert_eq!(parse(wrong), Err(MemoryNotUsable), "{wrong}");
+        }
+    }
 }

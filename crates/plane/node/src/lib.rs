@@ -27,6 +27,7 @@ mod identity;
 mod listen;
 mod live;
 mod liveness;
+mod memory;
 mod metrics;
 mod open;
 mod paths;
@@ -43,7 +44,9 @@ mod told;
 mod view;
 mod warm;
 
-pub use config::{HoldOutOfRange, IdentityFault, NodeConfig, NodeError, StreamHold};
+pub use config::{
+    HoldOutOfRange, IdentityFault, MemoryNotUsable, NodeConfig, NodeError, StreamHold, StreamMemory,
+};
 pub use run::run;
 
 /// Registers every metric of a node daemon in `registry`, unset: for the reference page.

@@ -1,16 +1,18 @@
 //! The streams that live in this daemon, so that a revocation or a restarted peer can end them
 //! (R-REV-01), and their number, which is bounded.
 
+use crate::memory::{Memory, MemoryShare};
 use crate::metrics::{NodeMetrics, StreamRole};
 use fairlead_model::{BootCounter, NodeId, RouteId};
+use fairlead_stream::Stream;
 use futures_util::task::AtomicWaker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 
-/// Most live streams of a daemon. At their first window (256 KiB each way) this many could ask for
-/// 8 GiB; idle ones take about 10 KiB each. The budget for buffered bytes is the stream crate's.
+/// Most live streams of a daemon: idle ones take about 10 KiB each. What they buffer is bounded by
+/// the daemon's memory for streams.
 pub(crate) const STREAMS_MAX: usize = 16 * 1024;
 
 /// Why the daemon itself ends a live stream.
@@ -62,6 +64,7 @@ pub(crate) struct LiveStream {
 #[derive(Debug, Clone)]
 pub(crate) struct LiveStreams {
     inner: Arc<Mutex<Inner>>,
+    memory: Memory,
     metrics: NodeMetrics,
 }
 
@@ -85,19 +88,22 @@ pub(crate) struct LiveGuard {
     number: u64,
     role: StreamRole,
     signal: Arc<EndSignal>,
+    memory: MemoryShare,
 }
 
 impl LiveStreams {
     /// None live.
-    pub(crate) fn new(metrics: NodeMetrics) -> Self {
+    pub(crate) fn new(metrics: NodeMetrics, memory: Memory) -> Self {
         Self {
             inner: Arc::default(),
+            memory,
             metrics,
         }
     }
 
-    /// Takes a place, or `None` if [`STREAMS_MAX`] are taken.
+    /// Takes a place, or `None` if [`STREAMS_MAX`] are taken, or the memory for streams.
     pub(crate) fn enter(&self, stream: LiveStream) -> Option<LiveGuard> {
+        let memory = self.memory.admit()?;
         let signal = Arc::new(EndSignal::default());
         let mut inner = self.lock();
         if inner.streams.len() >= STREAMS_MAX {
@@ -113,6 +119,7 @@ impl LiveStreams {
             number,
             role: stream.role,
             signal,
+            memory,
         })
     }
 
@@ -140,6 +147,16 @@ impl LiveStreams {
 }
 
 impl LiveGuard {
+    /// Fits the stream to the daemon's memory. True if it may hold more or less than before.
+    pub(crate) fn balance(&mut self, stream: &mut Stream) -> bool {
+        self.memory.balance(stream)
+    }
+
+    /// Tells a new stream what it may hold, before anything is sent of it.
+    pub(crate) fn begin(&self, stream: &mut Stream) {
+        self.memory.begin(stream);
+    }
+
     /// Whether the stream is to end; registers the task to be woken when it is.
     pub(crate) fn poll_end(&self, cx: &mut Context<'_>) -> Option<EndReason> {
         self.signal.waker.register(cx.waker());
@@ -162,6 +179,7 @@ impl Drop for LiveGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::StreamMemory;
     use fairlead_telemetry::Metrics;
     use std::task::Waker;
 
@@ -174,10 +192,30 @@ mod tests {
         }
     }
 
+    fn live_streams(memory: StreamMemory) -> LiveStreams {
+        let metrics = NodeMetrics::new(&Metrics::new("node"));
+        let memory = Memory::new(memory, metrics.stream_memory.clone());
+        LiveStreams::new(metrics, memory)
+    }
+
+    /// I9: a stream that memory has no room for is refused, and room that is given back is used again.
+    #[test]
+    fn memory_bounds_places() {
+        let live = live_streams(StreamMemory::of_test(10 * fairlead_stream::STREAM_FLOOR));
+        let mut held: Vec<_> = std::iter::from_fn(|| live.enter(stream(1, 1, 1)))
+            .take(100)
+            .collect();
+        assert!((5..=10).contains(&held.len()), "{}", held.len());
+        held.pop();
+        assert!(live.enter(stream(1, 1, 1)).is_some());
+        held.clear();
+        assert_eq!(live.metrics.stream_memory.get(), 0);
+    }
+
     /// R-REV-01: only the streams of the revoked route end.
     #[test]
     fn a_revocation_ends_its_route_only() {
-        let live = LiveStreams::new(NodeMetrics::new(&Metrics::new("node")));
+        let live = live_streams(StreamMemory::of_test(u64::MAX / 2));
         let one = live.enter(stream(1, 1, 1)).unwrap();
         let two = live.enter(stream(2, 1, 1)).unwrap();
         let mut cx = Context::from_waker(Waker::noop());
@@ -195,7 +233,7 @@ mod tests {
     /// R-STR-04: the number of streams is bounded, and a place given back is free again.
     #[test]
     fn places_are_bounded() {
-        let live = LiveStreams::new(NodeMetrics::new(&Metrics::new("node")));
+        let live = live_streams(StreamMemory::of_test(u64::MAX / 2));
         let mut held: Vec<_> = (0..STREAMS_MAX)
             .map(|_| live.enter(stream(1, 1, 1)).unwrap())
             .collect();

@@ -82,6 +82,7 @@ pub(crate) struct NodeMetrics {
     pub(crate) streams_refused: Family<CodeLabel, Counter>,
     pub(crate) streams_failed: Family<CodeLabel, Counter>,
     pub(crate) streams_suspended: Family<RoleLabel, Gauge>,
+    pub(crate) stream_memory: Gauge,
     stream_moves: Family<MoveLabel, Counter>,
     move_attempts: Family<RelayLabel, Counter>,
     move_gap_seconds: Family<MoveLabel, Histogram>,
@@ -118,6 +119,7 @@ impl NodeMetrics {
             streams_refused: Family::default(),
             streams_failed: Family::default(),
             streams_suspended: Family::default(),
+            stream_memory: Gauge::default(),
             stream_moves: Family::default(),
             move_attempts: Family::default(),
             move_gap_seconds: Family::new_with_constructor(gap_histogram),
@@ -178,6 +180,11 @@ impl NodeMetrics {
             &["role"],
             "Streams that have no leg and wait for one",
             m.streams_suspended,
+        );
+        registry.register(
+            "stream_memory_bytes",
+            "Memory that streams have reserved: their buffers, and what their far ends may still send",
+            m.stream_memory,
         );
         registry.register_by(
             "stream_moves",

@@ -8,7 +8,7 @@ use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
 use crate::attempt::{AttemptError, answer};
 use crate::consumer::{Consumer, Opened};
 use crate::driver::{LegIo, Via};
-use crate::live::LiveStream;
+use crate::live::{LiveGuard, LiveStream};
 use crate::metrics::StreamRole;
 use crate::relays::{Session, Sessions};
 use crate::socket::{EndSocket, is_transient};
@@ -113,6 +113,7 @@ struct Machine {
     stream: Stream,
     number: StreamNumber,
     association: Arc<Association>,
+    guard: LiveGuard,
 }
 
 impl<'a> Opening<'a> {
@@ -284,25 +285,18 @@ impl<'a> Opening<'a> {
             Ok(association) => association,
             Err(error) => return Ok(Err(error)),
         };
-        let guard = self.consumer.live.enter(LiveStream {
-            role: StreamRole::Consumer,
-            route: self.consumption.route,
-            peer: self.consumption.publisher,
-            peer_boot: association.peer_boot(),
-        });
-        let guard = guard.ok_or(Stop::Final(OpenFailure::Full))?;
+        let mut machine = self.machine(association, grant)?;
         // Asked after the stream is listed as live: a revocation finds it either here or there.
         if !self.consumer.view.borrow().consumes(self.consumption.route) {
             return Err(Stop::Final(OpenFailure::Refused(RefusalCode::Revoked)));
         }
-        let mut machine = self.machine(association, grant)?;
         match self.exchange(&mut machine, relay, session, grant, limit).await? {
             Ok(leg) => Ok(Ok(Opened {
                 stream: machine.stream,
                 leg,
                 association: machine.association,
                 number: machine.number,
-                guard,
+                guard: machine.guard,
                 taken: !self.early.is_empty(),
             })),
             Err(error) => {
@@ -330,15 +324,24 @@ impl<'a> Opening<'a> {
                 return Err(Stop::Final(OpenFailure::Ambiguous));
             }
         }
+        let guard = self.consumer.live.enter(LiveStream {
+            role: StreamRole::Consumer,
+            route: self.consumption.route,
+            peer: self.consumption.publisher,
+            peer_boot: association.peer_boot(),
+        });
+        let guard = guard.ok_or(Stop::Final(OpenFailure::Full))?;
         let (number, secret) = association.new_stream(self.consumption.route, self.consumer.kind);
         let bad_grant = Stop::Final(OpenFailure::Refused(RefusalCode::BadGrant));
         let mut stream =
             Stream::dial(self.consumer.stream_config, secret, grant.clone()).map_err(|_| bad_grant)?;
+        guard.begin(&mut stream);
         stream.write(&self.early);
         Ok(Machine {
             stream,
             number,
             association,
+            guard,
         })
     }
 

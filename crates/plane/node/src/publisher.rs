@@ -182,6 +182,7 @@ impl Publisher {
         }
         let secret = StreamSecret::derive(association.secret(), incoming.stream, route);
         let mut stream = Stream::accept(self.stream_config, secret);
+        guard.begin(&mut stream);
         let path = LegPath {
             epoch: incoming.epoch,
             relay,

@@ -10,6 +10,7 @@ use crate::grants::VerifiedGrants;
 use crate::identity::IdentityKeeper;
 use crate::listen::{self, ListenerTable};
 use crate::live::{EndReason, LiveStreams};
+use crate::memory::Memory;
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::paths::Paths;
 use crate::publisher::Publisher;
@@ -120,7 +121,8 @@ pub(crate) async fn start_and_wait(
     let changed = Arc::new(Notify::new());
     let relays = Relays::new(changed.clone());
     let listeners = ListenerTable::new(changed.clone());
-    let live = LiveStreams::new(metrics.clone());
+    let memory = Memory::new(config.memory, metrics.stream_memory.clone());
+    let live = LiveStreams::new(metrics.clone(), memory);
     let streams = TaskTracker::new();
     let associations = Arc::new(Associations::new(
         tls.clone(),

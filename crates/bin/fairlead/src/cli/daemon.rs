@@ -91,6 +91,9 @@ pub struct Node {
     /// How long a stream without any path is held, 10s to 300s [default: 60s]
     #[arg(long, value_name = "TIME")]
     pub stream_hold: Option<String>,
+    /// Memory that all streams may hold, 64MiB to 1024GiB [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub stream_memory: Option<String>,
 }
 
 /// What to enrol as.

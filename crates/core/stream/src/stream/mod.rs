@@ -1,6 +1,7 @@
 //! The machine of one end of a stream.
 
 mod end;
+mod memory;
 mod receive;
 mod transmit;
 
@@ -551,21 +552,6 @@ impl Stream {
             consumed: self.recv.consumed(),
             granted: self.window.limit(),
         }
-    }
-
-    /// Bytes of the daemon's memory budget that this end holds: the credit that the peer may still
-    /// use, received bytes that wait, and the send buffer (I9).
-    #[must_use]
-    pub fn charge(&self) -> usize {
-        let credit = self.window.limit().saturating_sub(self.recv.consumed());
-        usize::try_from(credit)
-            .unwrap_or(usize::MAX)
-            .saturating_add(self.send.charge())
-    }
-
-    /// Changes how far the window may grow, in bytes. A limit that was given stands (I3).
-    pub fn set_window_max(&mut self, bytes: u64) {
-        self.window.set_max(bytes);
     }
 
     /// The smoothed round-trip time, end to end, once measured.

@@ -4,6 +4,7 @@ use super::sim::{A, B, GRANT, World, secret};
 use crate::frame::Frame;
 use crate::leg::HELD_BYTES_MAX;
 use crate::record::{HEADER_BYTES, Sealer};
+use crate::window::FIRST_WINDOW;
 use crate::*;
 use bytes::{Bytes, BytesMut};
 use fairlead_codec::Writer;
@@ -112,7 +113,7 @@ fn a_sleeping_reader_costs_its_window() {
     let taken = world.ends[A].written;
     assert_eq!(world.ends[A].stream.write_capacity(), 0);
     assert!(
-        (INITIAL_WINDOW..=INITIAL_WINDOW + 64 * 1024).contains(&taken),
+        (FIRST_WINDOW..=FIRST_WINDOW + 64 * 1024).contains(&taken),
         "{taken}"
     );
     let charge = world.ends[A].stream.charge() + world.ends[B].stream.charge();

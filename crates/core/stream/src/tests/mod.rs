@@ -2,5 +2,6 @@
 //! attach; `tests/sim` drives the machine under everything at once.
 
 mod behaviour;
+mod budget;
 mod model;
 mod sim;

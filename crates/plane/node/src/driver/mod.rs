@@ -218,6 +218,8 @@ impl Driver {
         progress |= self.dial(cx, now);
         progress |= self.socket_out(cx, now);
         progress |= self.socket_in(cx, now);
+        // Before the legs: the next ACK gives credit by it.
+        progress |= self.guard.balance(&mut self.stream);
         progress |= self.legs_out(cx, now);
         self.note_suspension();
         progress

@@ -1,7 +1,7 @@
 //! A pool in one process: relays' workers, nodes `alpha` (consumer) and `beta` (publisher).
 
 use super::authority::Authority;
-use crate::config::{NodeConfig, StreamHold};
+use crate::config::{NodeConfig, StreamHold, StreamMemory};
 use crate::metrics::StreamRole;
 use crate::run::{Started, start_and_wait};
 use fairlead_host::member::{MemberFolder, MemberRole};
@@ -85,6 +85,7 @@ pub(crate) struct Node {
     dir: PathBuf,
     running: Option<Running>,
     hold: StreamHold,
+    memory: StreamMemory,
     pub(crate) started: Started,
 }
 
@@ -137,11 +138,21 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool of `relays` relays with one link to each of `targets`, ready for traffic.
     pub(crate) async fn start(relays: usize, targets: &[String]) -> Self {
-        Self::start_with_hold(relays, targets, StreamHold::DEFAULT).await
+        Self::start_with(relays, targets, StreamHold::DEFAULT, StreamMemory::DEFAULT).await
     }
 
     /// The same, with streams held for `hold`.
     pub(crate) async fn start_with_hold(relays: usize, targets: &[String], hold: StreamHold) -> Self {
+        Self::start_with(relays, targets, hold, StreamMemory::DEFAULT).await
+    }
+
+    /// The same, with `memory` for the streams of each daemon.
+    pub(crate) async fn start_with(
+        relays: usize,
+        targets: &[String],
+        hold: StreamHold,
+        memory: StreamMemory,
+    ) -> Self {
         if let Ok(filter) = std::env::var("FAIRLEAD_LOG") {
             let _ = fairlead_telemetry::init(fairlead_telemetry::LogFormat::Text, Some(&filter));
         }
@@ -152,8 +163,8 @@ impl Pool {
             let dir = root.path().join(format!("relay-{n}"));
             workers.push(Worker::start(&authority, n, dir).await);
         }
-        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha"), hold).await;
-        let beta = Node::start(&authority, BETA, root.path().join("beta"), hold).await;
+        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha"), hold, memory).await;
+        let beta = Node::start(&authority, BETA, root.path().join("beta"), hold, memory).await;
         let links = (1..)
             .zip(targets)
             .map(|(n, target)| TestLink::new(n, target, "127.0.0.1:0"))
@@ -496,12 +507,19 @@ impl Worker {
 }
 
 impl Node {
-    async fn start(authority: &Authority, id: NodeId, dir: PathBuf, hold: StreamHold) -> Self {
+    async fn start(
+        authority: &Authority,
+        id: NodeId,
+        dir: PathBuf,
+        hold: StreamHold,
+        memory: StreamMemory,
+    ) -> Self {
         authority.enrol(&dir, MemberRole::Node(id), None);
-        let (running, started) = run_node(&dir, hold).await;
+        let (running, started) = run_node(&dir, hold, memory).await;
         Self {
             dir,
             hold,
+            memory,
             running: Some(running),
             started,
         }
@@ -512,7 +530,7 @@ impl Node {
         if let Some(running) = self.running.take() {
             running.kill().await;
         }
-        let (running, started) = run_node(&self.dir, self.hold).await;
+        let (running, started) = run_node(&self.dir, self.hold, self.memory).await;
         self.running = Some(running);
         self.started = started;
     }
@@ -543,11 +561,12 @@ impl Node {
     }
 }
 
-async fn run_node(dir: &std::path::Path, hold: StreamHold) -> (Running, Started) {
+async fn run_node(dir: &std::path::Path, hold: StreamHold, memory: StreamMemory) -> (Running, Started) {
     let config = NodeConfig {
         dir: dir.to_owned(),
         metrics: None,
         hold,
+        memory,
         version: "test",
     };
     let (sender, receiver) = tokio::sync::oneshot::channel();
