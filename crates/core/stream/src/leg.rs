@@ -80,6 +80,8 @@ pub(crate) struct Leg {
     pub(crate) pong: Option<u64>,
     /// A PING was asked for.
     pub(crate) ping_due: bool,
+    /// A PING went out then, and no record has come since.
+    pub(crate) pinged: Option<MonoTime>,
     pub(crate) detach_sent: bool,
     pub(crate) detach_received: bool,
     /// When a replaced leg is given up although not all it carried was acknowledged.
@@ -108,6 +110,7 @@ impl Leg {
             sent: None,
             pong: None,
             ping_due: false,
+            pinged: None,
             detach_sent: false,
             detach_received: false,
             retire_by: None,

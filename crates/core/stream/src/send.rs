@@ -290,6 +290,11 @@ impl SendBuffer {
         debug_assert!(self.next <= self.limit, "I3: sent above the peer's limit");
     }
 
+    /// Whether bytes wait and the peer gives no credit for them.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.resend.is_none() && self.next == self.limit && self.next < self.written
+    }
+
     /// Whether every byte was sent, so that the FIN or the RESET may follow.
     pub(crate) fn all_sent(&self) -> bool {
         self.resend.is_none() && self.next == self.written

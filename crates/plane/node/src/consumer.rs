@@ -15,6 +15,7 @@ use fairlead_host::{Clock, Headroom};
 use fairlead_model::{StreamNumber, TunnelId};
 use fairlead_stream::{Config, Stream};
 use fairlead_trust::Consumption;
+use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -92,7 +93,9 @@ impl Consumer {
         consumption: &Consumption,
     ) -> Option<(EndSocket, Held)> {
         let started = held.started;
-        let opened = match Opening::new(self, consumption, &socket, started).open().await {
+        // Boxed, so that a stream's task keeps nothing of its opening.
+        let opening = Box::pin(Opening::new(self, consumption, &socket, started).run());
+        let opened = match opening.await {
             Ok(opened) => opened,
             Err(failure) => {
                 self.refused(consumption, failure);
@@ -106,6 +109,28 @@ impl Consumer {
         };
         tracing::debug!(%tunnel, route = %consumption.route, publisher = %consumption.publisher, relay = %opened.leg.via().relay, "tunnel begins");
         let held = Arc::new(Mutex::new(Some(held)));
+        let outcome = self
+            .drive(socket, opened, consumption, tunnel, held.clone())
+            .await;
+        self.report(consumption, tunnel, &outcome);
+        let socket = outcome.untouched()?;
+        if started.elapsed() >= HOLD {
+            socket.reset();
+            return None;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+        Some((socket, take(&held)?))
+    }
+
+    /// The stream's life. Boxed where it begins: a value that a task moves is kept twice by it.
+    fn drive(
+        self: &Arc<Self>,
+        socket: EndSocket,
+        opened: Opened,
+        consumption: &Consumption,
+        tunnel: TunnelId,
+        held: Arc<Mutex<Option<Held>>>,
+    ) -> Pin<Box<impl Future<Output = Outcome> + Send + use<>>> {
         let mover = Mover::new(
             self.clone(),
             consumption.route,
@@ -125,7 +150,7 @@ impl Consumer {
         )
         .with_taken(opened.taken)
         .on_connected({
-            let (held, metrics) = (held.clone(), self.metrics.clone());
+            let metrics = self.metrics.clone();
             Box::new(move || {
                 let role = StreamRole::Consumer;
                 metrics.streams_opened.get_or_create(&role.into()).inc();
@@ -135,15 +160,7 @@ impl Consumer {
             })
         });
         let span = tracing::debug_span!("stream", %tunnel);
-        let outcome = driver.run().instrument(span).await;
-        self.report(consumption, tunnel, &outcome);
-        let socket = outcome.untouched()?;
-        if started.elapsed() >= HOLD {
-            socket.reset();
-            return None;
-        }
-        tokio::time::sleep(AGAIN_AFTER).await;
-        Some((socket, take(&held)?))
+        Box::pin(driver.run().instrument(span))
     }
 
     fn refused(&self, consumption: &Consumption, failure: OpenFailure) {

@@ -138,7 +138,11 @@ impl<'a> Opening<'a> {
     }
 
     /// Rounds over the relays until one answers, a refusal is final, or the hold ends.
-    pub(crate) async fn open(&mut self) -> Result<Opened, OpenFailure> {
+    pub(crate) async fn run(mut self) -> Result<Opened, OpenFailure> {
+        self.open().await
+    }
+
+    async fn open(&mut self) -> Result<Opened, OpenFailure> {
         let mut sessions = self.consumer.relays.subscribe();
         let mut view = self.consumer.view.clone();
         let mut wait = ROUND_WAIT_FIRST;

@@ -23,6 +23,7 @@ use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
 use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
 use fairlead_trust::GrantCheck;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -34,6 +35,9 @@ const INCOMING_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long an open may wait for the handshake of its own association, which another leg carries
 /// and which may be answered a moment later.
 const ASSOCIATION_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A stream's life, to its end.
+type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// What answers incoming legs.
 #[derive(Debug)]
@@ -64,8 +68,16 @@ impl Publisher {
     ) {
         match tokio::time::timeout(INCOMING_WAIT_MAX, leg.recv.read_frame()).await {
             Ok(Ok(Some(Frame::Incoming(incoming)))) => match incoming.kind {
-                LegKind::Pair => self.pair(leg, relay, incoming, pending).await,
-                LegKind::Stream => self.stream(leg, relay, incoming, pending).await,
+                // Boxed, so that a stream's task keeps nothing of what came before it.
+                LegKind::Pair => Box::pin(self.pair(leg, relay, incoming, pending)).await,
+                LegKind::Stream => {
+                    let (route, tunnel) = (incoming.route, incoming.tunnel());
+                    let opening = Box::pin(self.clone().stream(leg, relay, incoming, pending));
+                    if let Some(stream) = opening.await {
+                        let outcome = stream.await;
+                        self.report(route, tunnel, &outcome);
+                    }
+                }
             },
             Ok(Ok(Some(frame))) => {
                 if let Some(suppressed) = told::fault("frame") {
@@ -132,18 +144,19 @@ impl Publisher {
         }
     }
 
+    /// Answers a stream's first leg; gives what is to run.
     async fn stream(
         self: Arc<Self>,
         mut leg: Leg,
         relay: RelayId,
         incoming: Incoming,
         pending: OwnedSemaphorePermit,
-    ) {
+    ) -> Option<Running> {
         let (route, role) = (incoming.route, StreamRole::Publisher);
         if self.is_stale(&incoming) {
-            return self
-                .refuse_stream(leg, &incoming, RefusalCode::UnknownRoute)
+            self.refuse_stream(leg, &incoming, RefusalCode::UnknownRoute)
                 .await;
+            return None;
         }
         let name = StreamName {
             consumer: incoming.consumer,
@@ -151,18 +164,26 @@ impl Publisher {
             number: incoming.stream,
         };
         if let Some(live) = self.resumable.find(name) {
-            return further(live, leg, relay, incoming.epoch, pending).await;
+            further(live, leg, relay, incoming.epoch, pending).await;
+            return None;
         }
         let association = match self.association(&incoming).await {
             Ok(association) => association,
-            Err(code) => return self.refuse_stream(leg, &incoming, code).await,
+            Err(code) => {
+                self.refuse_stream(leg, &incoming, code).await;
+                return None;
+            }
         };
         if is_probe(incoming.stream) {
-            return self.probed(leg, relay, &incoming, &association).await;
+            self.probed(leg, relay, &incoming, &association).await;
+            return None;
         }
         let mailbox = match self.resumable.enter(name) {
             Ok(mailbox) => mailbox,
-            Err(live) => return further(live, leg, relay, incoming.epoch, pending).await,
+            Err(live) => {
+                further(live, leg, relay, incoming.epoch, pending).await;
+                return None;
+            }
         };
         let guard = self.live.enter(LiveStream {
             role,
@@ -174,11 +195,12 @@ impl Publisher {
         let descriptor = self.headroom.take();
         let (Some(guard), Ok(_descriptor)) = (guard, descriptor) else {
             self.metrics.refused(role, RefusalCode::PublisherOverloaded);
-            return refuse(leg, RefusalCode::PublisherOverloaded).await;
+            refuse(leg, RefusalCode::PublisherOverloaded).await;
+            return None;
         };
         if let Err(error) = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await {
             tracing::debug!(%route, error = chain(&error), "an incoming leg failed");
-            return;
+            return None;
         }
         let secret = StreamSecret::derive(association.secret(), incoming.stream, route);
         let mut stream = Stream::accept(self.stream_config, secret);
@@ -191,7 +213,7 @@ impl Publisher {
         if let Err(error) = stream.open_leg(path, AttachKind::Resend) {
             tracing::debug!(%route, %error, "an incoming leg was not taken");
             leg.abort(LegCode::from(RefusalCode::Protocol));
-            return;
+            return None;
         }
         let mut leg = LegIo::new(leg, incoming.epoch, Via { relay, session: 0 });
         leg.pending = Some(pending);
@@ -212,7 +234,7 @@ impl Publisher {
             opened.inc();
         }));
         let span = tracing::debug_span!("stream", %tunnel);
-        self.report(route, tunnel, &driver.run().instrument(span).await);
+        Some(Box::pin(driver.run().instrument(span)))
     }
 
     /// Answers a probe under seal: whether a stream of its route could move to this leg's path.

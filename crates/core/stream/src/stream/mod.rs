@@ -181,7 +181,8 @@ impl Stream {
             rules: AttachRules::default(),
             config,
             secret,
-            legs: Vec::new(),
+            // Most streams never have two at once.
+            legs: Vec::with_capacity(1),
             send: SendBuffer::new(INITIAL_WINDOW),
             recv: RecvBuffer::new(),
             window: Window::new(config.window_max),
@@ -532,12 +533,34 @@ impl Stream {
         self.phase == Phase::Open && self.all_done()
     }
 
-    /// Since when bytes are on their way and the peer has acknowledged nothing new. A peer's slow
+    /// Since when this end waits for a word of the peer: bytes or a FIN are on their way and nothing
+    /// new was acknowledged, or a PING is on the current leg and no record came. A peer's slow
     /// application is no reason for it: arrived bytes are acknowledged before they are read (I4).
     #[must_use]
     pub fn unacked_since(&self) -> Option<MonoTime> {
+        if self.phase != Phase::Open {
+            return None;
+        }
         let unacked = self.send.unacked();
-        (self.phase == Phase::Open && unacked.from < unacked.to).then_some(self.ack_progress)
+        let fin = self.fin_sent && !self.send.fin_acked();
+        let sent = (fin || unacked.from < unacked.to).then_some(self.ack_progress);
+        let pinged = self.current().and_then(|epoch| self.leg(epoch)?.pinged);
+        sent.into_iter().chain(pinged).min()
+    }
+
+    /// Whether this end can do nothing before the peer speaks, and nothing that it sent is on its
+    /// way: it has no credit left, or waits for the target. A leg that swallowed the peer's word looks
+    /// just so; a PING on it now and then tells ([`request_ping`](Self::request_ping)).
+    #[must_use]
+    pub fn waits_for_peer(&self) -> bool {
+        let dialling = matches!(self.role, Role::Dialler { .. }) && self.target == Target::Unknown;
+        self.phase == Phase::Open && self.attached_once && (dialling || self.send.is_blocked())
+    }
+
+    /// How long the stream is held without a leg.
+    #[must_use]
+    pub const fn hold(&self) -> Duration {
+        self.config.hold
     }
 
     /// How far both directions are.

@@ -39,6 +39,8 @@ impl Stream {
             let Some(plaintext) = leg.next_record(&mut bytes, &self.secret, from)? else {
                 return Ok(());
             };
+            // An opened record shows that the leg lives; mere bytes show nothing.
+            leg.pinged = None;
             self.on_plaintext(epoch, plaintext, now)?;
             if self.leg(epoch).is_none() {
                 // The leg is done; what follows on it is nothing.

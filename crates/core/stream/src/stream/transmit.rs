@@ -140,6 +140,7 @@ impl Stream {
                     put(out, &Frame::Pong { id });
                 }
                 if std::mem::take(&mut leg.ping_due) {
+                    leg.pinged.get_or_insert(now);
                     put(out, &Frame::Ping { id: PATH_PING });
                 }
                 let acknowledged = leg.sent.is_none_or(|s| s.to <= acked);
@@ -189,6 +190,10 @@ impl Stream {
         if self.due.fin && self.send.ends_within(room) {
             self.due.fin = false;
             self.fin_sent = true;
+            let unacked = self.send.unacked();
+            if unacked.from == unacked.to {
+                self.ack_progress = now;
+            }
             put(
                 out,
                 &Frame::Fin {

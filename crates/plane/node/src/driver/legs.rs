@@ -238,8 +238,41 @@ impl Driver {
         due
     }
 
-    /// Gives up legs that are not attached in time. True if there was one.
+    /// Asks on the leg that carries whether it does, while nothing else would show it. True if it
+    /// was time to.
+    pub(super) fn ping_if_waiting(&mut self, now: MonoTime) -> bool {
+        let due = self.ping_at().is_some_and(|at| at <= now);
+        if due {
+            self.pinged = now;
+            let legs = self.legs.iter().map(LegIo::epoch);
+            if let Some(epoch) = { legs }.find(|epoch| self.stream.is_current(*epoch)) {
+                self.stream.request_ping(epoch);
+            }
+        }
+        due
+    }
+
+    fn ping_at(&self) -> Option<MonoTime> {
+        let waits = self.outcome.is_none() && self.stream.waits_for_peer() && self.stream.has_leg();
+        waits.then(|| self.pinged.plus(super::PING_EVERY))
+    }
+
+    /// When a leg on which nothing was acknowledged for a whole hold is as good as lost: its relay
+    /// keeps it open and carries nothing, and no other was found.
+    fn stalled_at(&self) -> Option<MonoTime> {
+        let since = self.stream.unacked_since().filter(|_| self.stream.has_leg())?;
+        Some(since.plus(self.stream.hold()))
+    }
+
+    /// Gives up legs that are not attached in time, or carry nothing. True if there was one.
     pub(super) fn give_up_legs(&mut self, now: MonoTime) -> bool {
+        if self.outcome.is_none() && self.stalled_at().is_some_and(|at| at <= now) {
+            let stalled: Vec<LegEpoch> = self.legs.iter().map(LegIo::epoch).collect();
+            for epoch in stalled {
+                self.drop_leg(epoch, LegEnd::Lost(None), now);
+            }
+            return true;
+        }
         let overdue = match &mut self.further {
             Further::Mover(mover) => mover.overdue(now),
             Further::Mailbox(..) => {
@@ -277,7 +310,10 @@ impl Driver {
                 [unattached, ask].into_iter().flatten().min()
             }
         };
-        [leaving, own].into_iter().flatten().min()
+        [leaving, own, self.ping_at(), self.stalled_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Keeps the count of suspended streams.

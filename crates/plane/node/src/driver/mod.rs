@@ -54,6 +54,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(3);
 const ATTACH_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often a publisher that sees silence asks for another leg.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How often a stream that waits for its far end asks on its leg whether it still carries.
+const PING_EVERY: Duration = Duration::from_secs(1);
 /// How long a stream that was never attached looks for a relay: as long as connections are held.
 const CONNECT_MAX: Duration = crate::open::HOLD;
 
@@ -113,6 +115,8 @@ pub(crate) struct Driver {
     suspended: bool,
     /// When the consumer was asked last for another leg.
     asked: Option<MonoTime>,
+    /// When the leg of a stream that waits for its far end was pinged last.
+    pinged: MonoTime,
     leg_end: Option<LegEnd>,
     /// Set when the stream has ended; what is left is to close socket and leg in order.
     outcome: Option<Outcome>,
@@ -159,6 +163,7 @@ impl Driver {
             connect_by,
             suspended: false,
             asked: None,
+            pinged: now,
             leg_end: None,
             outcome: None,
             close_by: None,
@@ -215,6 +220,7 @@ impl Driver {
         let mut progress = self.legs_in(cx, now);
         progress |= self.events(now);
         progress |= self.further_legs(cx, now);
+        progress |= self.ping_if_waiting(now);
         progress |= self.dial(cx, now);
         progress |= self.socket_out(cx, now);
         progress |= self.socket_in(cx, now);

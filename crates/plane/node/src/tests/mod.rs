@@ -5,6 +5,7 @@ pub(crate) mod authority;
 mod endings;
 mod liveness;
 mod many;
+mod memory;
 mod moves;
 mod pool;
 mod recovery;

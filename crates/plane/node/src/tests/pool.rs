@@ -138,20 +138,20 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool of `relays` relays with one link to each of `targets`, ready for traffic.
     pub(crate) async fn start(relays: usize, targets: &[String]) -> Self {
-        Self::start_with(relays, targets, StreamHold::DEFAULT, StreamMemory::DEFAULT).await
+        Self::start_with(relays, targets, StreamHold::DEFAULT, [StreamMemory::DEFAULT; 2]).await
     }
 
     /// The same, with streams held for `hold`.
     pub(crate) async fn start_with_hold(relays: usize, targets: &[String], hold: StreamHold) -> Self {
-        Self::start_with(relays, targets, hold, StreamMemory::DEFAULT).await
+        Self::start_with(relays, targets, hold, [StreamMemory::DEFAULT; 2]).await
     }
 
-    /// The same, with `memory` for the streams of each daemon.
+    /// The same, with `memory` for the streams of alpha and of beta.
     pub(crate) async fn start_with(
         relays: usize,
         targets: &[String],
         hold: StreamHold,
-        memory: StreamMemory,
+        memory: [StreamMemory; 2],
     ) -> Self {
         if let Ok(filter) = std::env::var("FAIRLEAD_LOG") {
             let _ = fairlead_telemetry::init(fairlead_telemetry::LogFormat::Text, Some(&filter));
@@ -163,8 +163,8 @@ impl Pool {
             let dir = root.path().join(format!("relay-{n}"));
             workers.push(Worker::start(&authority, n, dir).await);
         }
-        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha"), hold, memory).await;
-        let beta = Node::start(&authority, BETA, root.path().join("beta"), hold, memory).await;
+        let alpha = Node::start(&authority, ALPHA, root.path().join("alpha"), hold, memory[0]).await;
+        let beta = Node::start(&authority, BETA, root.path().join("beta"), hold, memory[1]).await;
         let links = (1..)
             .zip(targets)
             .map(|(n, target)| TestLink::new(n, target, "127.0.0.1:0"))
