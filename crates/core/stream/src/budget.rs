@@ -82,10 +82,14 @@ impl Share {
         stream.set_send_max(self.send);
     }
 
-    /// Room that a send buffer keeps which holds `held` bytes: twice as much, so that it does not come
-    /// and go with every acknowledgement.
+    /// Room that a send buffer keeps which holds `held` bytes: twice as much, and a full read, so that
+    /// it does not come and go with every acknowledgement.
     fn send_kept(held: u64) -> u64 {
-        (held * 2).max(SEND_FLOOR)
+        if held == 0 {
+            SEND_FLOOR
+        } else {
+            (held * 2).max(held + SEND_STEP)
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl Talkers {
             tasks.spawn(async move {
                 let mut said = 1;
                 // Spread, so that at any moment some have bytes on the way.
-                let pause = Duration::from_millis(400 + n as u64 % 200);
+                let pause = Duration::from_millis(1000 + n as u64 % 500);
                 while tokio::time::timeout(pause, stopped.wait_for(|stop| *stop))
                     .await
                     .is_err()
