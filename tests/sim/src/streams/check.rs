@@ -115,7 +115,7 @@ impl World<'_> {
         let peer_window = self.plan.config[1 - end.side].window_max.max(INITIAL_WINDOW);
         let bound = window + peer_window + SEND_RESERVE;
         assert!(
-            end.machine.charge() as u64 <= bound,
+            end.machine.charge() <= bound,
             "I9: {} bytes",
             end.machine.charge()
         );

@@ -131,7 +131,7 @@ fn the_window_grows_to_bandwidth_times_round_trip() {
     world.wire_chunks = 1000;
     world.open(1, AttachKind::Resend, 20 * MS);
     world.run(5 * S);
-    let credit = world.ends[B].stream.charge() as u64;
+    let credit = world.ends[B].stream.charge();
     assert!(
         (2 * 1024 * 1024..=4 * 1024 * 1024 + 65_536).contains(&credit),
         "{credit}"
