@@ -312,7 +312,7 @@ impl PathChecker {
             kind,
         });
         let opened = Opening::new(&consumer, &path.consumption, &socket, Instant::now())
-            .open()
+            .run()
             .await;
         let opened = match opened {
             Ok(opened) => opened,

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Stream numbers of probes have this bit, those of streams never do: an association counts them
-/// from 0.
-const PROBE_BIT: u64 = 1 << 63;
+/// from 0, and the bit above is for its checks.
+const PROBE_BIT: u64 = 1 << 62;
 /// Longest time for an answer: a path that is slower is no place to move to.
 const PROBE_MAX: Duration = Duration::from_secs(3);
 /// Chunks of an answer that are read at once; it is one record.
