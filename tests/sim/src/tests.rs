@@ -45,8 +45,7 @@ fn streams_hold_their_invariants_too() {
 /// What the simulator has found, and each is mended:
 /// - 1752: an ACK was lost with a leg, and an older leg was still attached: the peer waited at its limit;
 /// - 15114: of two attaches that waited, the first brought the end, and the second was processed behind it;
-/// - 16141: an own reset met the refusal of a stream that the peer knows no longer, and ended cleanly;
-/// - 7467: a relay changed whether a first leg resumes, and the publisher refused it under seal.
+/// - 16141: an own reset met the refusal of a stream that the peer knows no longer, and ended cleanly.
 #[test]
 fn seeds_that_once_failed() {
     all([1752, 15114, 16141]);

@@ -90,6 +90,8 @@ impl OpenFailure {
 enum Stop {
     /// It is over.
     Final(OpenFailure),
+    /// A relay says that it is over. It may lie: it is if all others say so too.
+    Said(OpenFailure),
     /// Another relay, or another round after this long.
     Next(Option<Duration>),
 }
@@ -151,7 +153,7 @@ impl<'a> Opening<'a> {
             view.mark_unchanged();
             let retry_after = match self.round().await {
                 Ok(opened) => return Ok(opened),
-                Err(Stop::Final(failure)) => return Err(failure),
+                Err(Stop::Final(failure) | Stop::Said(failure)) => return Err(failure),
                 Err(Stop::Next(after)) => after.unwrap_or(wait),
             };
             let now = Instant::now();
@@ -187,14 +189,20 @@ impl<'a> Opening<'a> {
             ANSWER_WAIT_ALONE
         };
         let mut retry_after = None;
+        let mut said = Vec::new();
+        let asked = candidates.len();
         for (relay, session) in candidates {
             match self.attempt(relay, &session, &grant, limit).await {
                 Ok(opened) => return Ok(opened),
                 Err(Stop::Final(failure)) => return Err(Stop::Final(failure)),
+                Err(Stop::Said(failure)) => said.push(failure),
                 Err(Stop::Next(after)) => retry_after = after.or(retry_after),
             }
         }
-        Err(Stop::Next(retry_after))
+        match said.first() {
+            Some(failure) if said.len() == asked => Err(Stop::Final(*failure)),
+            Some(_) | None => Err(Stop::Next(retry_after)),
+        }
     }
 
     /// The signed grant, if it holds by this node's clock.
@@ -264,7 +272,7 @@ impl<'a> Opening<'a> {
             return Stop::Next(None);
         }
         match error.class() {
-            RetryClass::Never => Stop::Final(self.failure),
+            RetryClass::Never => Stop::Said(self.failure),
             RetryClass::Elsewhere => Stop::Next(None),
             RetryClass::Wait => Stop::Next(error.refusal().and_then(|r| r.retry_after)),
         }

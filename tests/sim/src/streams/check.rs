@@ -80,7 +80,9 @@ impl World<'_> {
         let course = &self.courses[stream];
         let ends = [course.dialler, course.acceptor];
         for (side, id) in ends.into_iter().enumerate() {
-            let Some(id) = id else { continue };
+            let Some(id) = id.filter(|id| !self.ends[id].gone) else {
+                continue;
+            };
             let peer = ends[1 - side].and_then(|p| self.ends.get(&p));
             self.check_end(&self.ends[&id], peer);
             let end = self.ends.get_mut(&id).unwrap();

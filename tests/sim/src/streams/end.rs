@@ -230,7 +230,9 @@ impl World<'_> {
         let Some(epoch) = self.legs.get(&leg).map(|l| l.epoch) else {
             return;
         };
-        let Some(end) = self.ends.get_mut(&id).filter(|e| !e.gone) else {
+        // A leg or a stream that ended meanwhile needs no verdict.
+        let waits = |e: &&mut End| !e.gone && e.over.is_none() && e.legs.contains(&leg);
+        let Some(end) = self.ends.get_mut(&id).filter(waits) else {
             return;
         };
         let stream = end.stream;

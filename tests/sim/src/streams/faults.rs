@@ -214,7 +214,14 @@ impl World<'_> {
             2 => exit = self.rng.usize(0..self.plan.relays),
             _ => {}
         }
-        let resume = resume ^ (self.rng.u8(0..3) == 0);
+        let flips = self.rng.u8(0..3) == 0;
+        let resume = resume ^ flips;
+        if flips {
+            // Whether a leg resumes is not sealed: the publisher refuses by a relay's word.
+            self.courses[stream]
+                .excused
+                .get_or_insert("a relay changed what a leg is for");
+        }
         let name = self.name();
         let mut leg = Leg::new(stream, epoch, [exit, exit], resume, self.now);
         leg.pipes[DIALLER].far.push(self.now, Bytes::new());

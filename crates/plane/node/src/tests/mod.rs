@@ -3,6 +3,7 @@
 
 pub(crate) mod authority;
 mod endings;
+mod hostile;
 mod liveness;
 mod many;
 mod memory;

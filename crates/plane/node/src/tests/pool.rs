@@ -127,6 +127,8 @@ pub(crate) struct Pool {
     pub(crate) links: Vec<TestLink>,
     /// Keys that beta's policy takes grants by.
     pub(crate) beta_grant_keys: Keyring,
+    /// Relays that are none of `workers`.
+    pub(crate) strangers: Vec<NodeRelay>,
     /// Relays of alpha's consumptions, where they are not all.
     pub(crate) consumed_through: Option<Vec<RelayId>>,
     /// Other addresses of relays, as one node's policy names them.
@@ -176,6 +178,7 @@ impl Pool {
             alpha,
             beta,
             links,
+            strangers: Vec::new(),
             consumed_through: None,
             detours: Vec::new(),
             revision: 0,
@@ -222,7 +225,7 @@ impl Pool {
     /// Waits until every session is up, every endpoint registered and every listener bound.
     pub(crate) async fn ready(&self) {
         let live = self.links.iter().filter(|l| !l.revoked).count();
-        let relays = self.workers.len();
+        let relays = self.workers.len() + self.strangers.len();
         eventually("the pool to be ready", || {
             let registered = |n: &Node| {
                 n.started
@@ -280,7 +283,11 @@ impl Pool {
             address: address(w).into(),
             failure_domain: format!("h{}", w.id.to_bytes()[0]).parse().unwrap(),
         };
-        self.workers.iter().map(relay).collect()
+        self.workers
+            .iter()
+            .map(relay)
+            .chain(self.strangers.iter().cloned())
+            .collect()
     }
 
     fn node_policy(&self, node: NodeId, keys: &Keyring) -> NodePolicy {
@@ -299,7 +306,7 @@ impl Pool {
     }
 
     fn alpha_policy(&self) -> NodePolicy {
-        let all = || self.workers.iter().map(|w| w.id).collect();
+        let all = || self.relays(ALPHA).iter().map(|r| r.relay).collect();
         let relays: Vec<RelayId> = self.consumed_through.clone().unwrap_or_else(all);
         let links = self.links.iter().filter(|l| !l.revoked);
         NodePolicy {
@@ -320,7 +327,7 @@ impl Pool {
     }
 
     fn beta_policy(&self) -> NodePolicy {
-        let relays: Vec<RelayId> = self.workers.iter().map(|w| w.id).collect();
+        let relays: Vec<RelayId> = self.relays(BETA).iter().map(|r| r.relay).collect();
         let links = self.links.iter().filter(|l| !l.revoked);
         NodePolicy {
             publications: links

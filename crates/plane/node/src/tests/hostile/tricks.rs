@@ -1,0 +1,78 @@
+//! What the hostile relay does.
+
+use bytes::{Bytes, BytesMut};
+use fairlead_model::RefusalCode;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trick {
+    /// Nothing: it carries as it should.
+    Honest,
+    /// It changes what it carries.
+    Tampers(How),
+    /// It takes bytes and carries none.
+    Stalls,
+    /// It refuses every OPEN.
+    Refuses(RefusalCode),
+    /// It answers OPENs of streams itself, with bytes of its own.
+    AnswersForThePublisher,
+    /// It tells the publisher of legs that nobody opened.
+    Invents,
+    /// It plays legs again that it once carried.
+    Replays,
+    /// It names another stream than the consumer did.
+    MisnamesStreams,
+    /// It brings handshakes to another node than they are for.
+    MisdirectsHandshakes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Flips,
+    Drops,
+    Doubles,
+    Swaps,
+    Injects,
+    Cuts,
+}
+
+/// Changes one chunk in a few, behind the first bytes of a direction.
+#[derive(Default)]
+pub(super) struct Tamper {
+    chunks: u32,
+    held: Option<Bytes>,
+    done: bool,
+}
+
+impl Tamper {
+    pub(super) fn apply(&mut self, how: How, chunk: Bytes) -> Vec<Bytes> {
+        self.chunks += 1;
+        if let Some(held) = self.held.take() {
+            return vec![chunk, held];
+        }
+        if self.chunks % 5 != 3 {
+            return vec![chunk];
+        }
+        self.done = true;
+        match how {
+            How::Flips => {
+                let mut flipped = BytesMut::from(&chunk[..]);
+                let middle = flipped.len() / 2;
+                flipped[middle] ^= 1;
+                vec![flipped.freeze()]
+            }
+            How::Drops => Vec::new(),
+            How::Doubles => vec![chunk.clone(), chunk],
+            How::Swaps => {
+                self.held = Some(chunk);
+                Vec::new()
+            }
+            How::Injects => vec![Bytes::from_static(&[0x17; 57]), chunk],
+            How::Cuts => vec![chunk.slice(..chunk.len() / 2)],
+        }
+    }
+
+    /// Whether it did something since the last call.
+    pub(super) const fn take_done(&mut self) -> bool {
+        std::mem::replace(&mut self.done, false)
+    }
+}
