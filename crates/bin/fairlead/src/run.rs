@@ -76,8 +76,22 @@ impl Failing for RunError {
     }
 }
 
+/// Keeps keys and tokens out of core dumps and from debuggers of the same user. The limit alone would
+/// not do: the kernel does not hold a dump that goes to a program against it (core(5)).
+fn keep_memory_private() {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Neither fails for a process's own sake; a daemon without them is still a daemon.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let _ = setrlimit(Resource::Core, none);
+}
+
 /// Runs the daemon until it is told to stop.
 pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
+    keep_memory_private();
     match daemon {
         Run::Control(flags) => {
             let settings = ControlSettings::check(flags)?;

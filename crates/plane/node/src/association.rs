@@ -48,8 +48,8 @@ pub(crate) enum StreamKind {
     Check,
 }
 
-/// Set in the numbers of [`StreamKind::Check`].
-const CHECK_BIT: u64 = 1 << 63;
+/// Set in the numbers of [`StreamKind::Check`]. The bit above it is that of probes.
+const CHECK_BIT: u64 = 1 << 62;
 
 impl StreamKind {
     const fn number(self, count: u64) -> StreamNumber {
