@@ -9,7 +9,7 @@ use std::process::Command;
 const FOLDERS: [&str; 5] = ["/usr/bin", "/usr/sbin", "/sbin", "/bin", "/usr/local/bin"];
 
 /// A program that tests call, and the Debian package that holds it.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("cc", "build-essential"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -20,6 +20,8 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("perl", "perl-base"),
     ("promtool", "prometheus"),
     ("systemd-analyze", "systemd"),
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
 ];
 
 /// Looks for everything; installs what is missing where that is allowed, else names it.
