@@ -16,9 +16,10 @@ use tokio::net::TcpStream;
 
 /// F-04: every gap is shorter.
 const GAP_MAX: Duration = Duration::from_secs(3);
-/// Bytes that were written and not yet read: a stream's window (4 MiB at most) at each end, the legs'
-/// and what sockets hold. A writer that gets further ahead is not held back.
-const AHEAD_MAX: u64 = 32 << 20;
+/// Bytes that were written and not yet read: a stream's window (4 MiB at most) at each end, the legs',
+/// and two pairs of sockets, whose buffers the kernel lets grow to 36 MiB a pair (`tcp_rmem`,
+/// `tcp_wmem`). A writer that gets further ahead is not held back; memory of daemons has its own limit.
+const AHEAD_MAX: u64 = 96 << 20;
 /// Resident memory of any one daemon: about 10 MiB and a few windows.
 const RESIDENT_MAX: u64 = 128 << 20;
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
