@@ -96,9 +96,14 @@ fn settings_page() -> String {
     page
 }
 
+/// A metric's name and labels.
+type Key = (String, &'static [&'static str]);
+/// A metric, and the roles that have it.
+type Row = (Described, Vec<&'static str>);
+
 fn metrics_page() -> String {
     // One name may have one more label at one role than at another.
-    let mut roles: BTreeMap<(String, &[&str]), (Described, Vec<&str>)> = BTreeMap::new();
+    let mut roles: BTreeMap<Key, Row> = BTreeMap::new();
     let mut kinds = BTreeMap::new();
     for (role, describe) in [
         ("control", fairlead_control::describe_metrics as fn(&Metrics)),
@@ -137,12 +142,7 @@ fn metrics_page() -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-fn section<'a>(
-    page: &mut String,
-    title: &str,
-    metrics: impl Iterator<Item = &'a (Described, Vec<&'a str>)>,
-    with_roles: bool,
-) {
+fn section<'a>(page: &mut String, title: &str, metrics: impl Iterator<Item = &'a Row>, with_roles: bool) {
     let more = if with_roles { (" of |", "---|") } else { ("", "") };
     writeln!(
         page,
