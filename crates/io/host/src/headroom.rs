@@ -29,7 +29,7 @@ impl Headroom {
     /// # Errors
     /// What is short.
     pub fn take(&self) -> Result<DescriptorPlace, Short> {
-        if self.memory.is_short() {
+        if self.memory.is_short(self.descriptors.taken()) {
             return Err(Short::Memory);
         }
         self.descriptors.take().ok_or(Short::Descriptors)

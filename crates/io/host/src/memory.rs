@@ -5,7 +5,7 @@ use crate::resources::resident_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -19,17 +19,38 @@ const NO_LIMIT_FROM: u64 = 1 << 60;
 /// How often a lasting shortage is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
+/// Something new is taken on again below this share of what was there when memory became short: an
+/// allocator keeps what was freed and uses it again, so that resident memory need not fall.
+const AGAIN_BELOW: (u64, u64) = (7, 8);
+
 /// Whether the process is near its limit. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryWatch {
     short: Arc<AtomicBool>,
+    /// How much was going on when memory became short; 0 is not known.
+    full_at: Arc<AtomicU64>,
 }
 
 impl MemoryWatch {
-    /// Whether nothing new should be taken on.
+    /// Whether nothing new should be taken on by a process that carries `load` tunnels, streams or
+    /// whatever it counts.
     #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.short.load(Ordering::Relaxed)
+    pub fn is_short(&self, load: u64) -> bool {
+        if !self.short.load(Ordering::Relaxed) {
+            return false;
+        }
+        let full_at = self
+            .full_at
+            .compare_exchange(0, load.max(1), Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|known| known, |_| load.max(1));
+        load >= full_at.saturating_mul(AGAIN_BELOW.0) / AGAIN_BELOW.1
+    }
+
+    fn set(&self, is_short: bool) {
+        self.short.store(is_short, Ordering::Relaxed);
+        if !is_short {
+            self.full_at.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Looks again and again until `cancel`. Reads files of `/proc` and `/sys`, which do not block.
@@ -38,7 +59,7 @@ impl MemoryWatch {
         loop {
             let (used, limit) = (resident_bytes(), memory_limit());
             let is_short = limit.is_some_and(|limit| is_short(used, limit));
-            self.short.store(is_short, Ordering::Relaxed);
+            self.set(is_short);
             if is_short && logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                 logged = Some(Instant::now());
                 tracing::warn!(
@@ -133,6 +154,20 @@ mod tests {
         let (watch, cancel) = (MemoryWatch::default(), CancellationToken::new());
         cancel.cancel();
         watch.clone().run(cancel).await;
-        assert!(!watch.is_short(), "a test does not run at its limit");
+        assert!(!watch.is_short(0), "a test does not run at its limit");
+    }
+
+    /// F-09: what was full takes on again when enough of it is gone, although the allocator keeps the
+    /// memory.
+    #[test]
+    fn less_load_is_taken_on_again() {
+        let watch = MemoryWatch::default();
+        watch.set(true);
+        assert!(watch.is_short(800), "full at 800");
+        assert!(watch.is_short(700) && !watch.is_short(699) && watch.is_short(900));
+        watch.set(false);
+        assert!(!watch.is_short(900));
+        watch.set(true);
+        assert!(watch.is_short(100) && !watch.is_short(80), "full at 100");
     }
 }

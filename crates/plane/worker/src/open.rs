@@ -147,7 +147,7 @@ async fn open(
     if relay.stopping.is_cancelled() {
         return Err(RefusalCode::ShuttingDown.into());
     }
-    if relay.memory.is_short() {
+    if relay.memory.is_short(relay.tunnels.len() as u64) {
         return Err(RefusalCode::Overloaded.into());
     }
     let settings = relay.policy.current().settings();
