@@ -64,6 +64,8 @@ pub(crate) struct Started {
     pub(crate) listeners: ListenerTable,
     /// What is carried.
     pub(crate) live: LiveStreams,
+    /// Whose secrets are shared.
+    pub(crate) associations: Arc<Associations>,
     /// What answers.
     pub(crate) paths: Paths,
     /// The daemon's time.
@@ -196,6 +198,7 @@ pub(crate) async fn start_and_wait(
         relays: relays.clone(),
         listeners: listeners.clone(),
         live: live.clone(),
+        associations: associations.clone(),
         paths: paths.clone(),
         clock: clock.clone(),
     });

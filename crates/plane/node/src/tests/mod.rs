@@ -5,6 +5,7 @@ pub(crate) mod authority;
 mod endings;
 mod hostile;
 mod liveness;
+mod lives;
 mod many;
 mod memory;
 mod moves;

@@ -1,0 +1,156 @@
+//! Associations and daemons that change while streams live (R-STR-01, R-STR-05).
+
+use super::pool::{PATIENCE, Pool, eventually};
+use super::traffic::{echo, exchange, pattern};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// A target that hands each connection to the test.
+async fn manual() -> (String, mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, receiver) = mpsc::channel(64);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            if sender.send(socket).await.is_err() {
+                return;
+            }
+        }
+    });
+    (address, receiver)
+}
+
+/// R-STR-01, R-STR-05: associations are renewed while their streams move: live streams keep the
+/// secret they have, new ones use the new one, and every byte arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_association_is_renewed_during_a_move() {
+    let mut pool = Pool::start(2, &[echo().await]).await;
+    let mut old = Vec::new();
+    for n in 0..20 {
+        let mut socket = pool.connect(0).await;
+        socket.write_u8(n).await.unwrap();
+        assert_eq!(socket.read_u8().await.unwrap(), n);
+        old.push(socket);
+    }
+    for round in 0..3u64 {
+        pool.alpha.started.associations.renew_all();
+        let dead = round as usize % 2;
+        let fresh = pool.connect(0).await;
+        let fresh = tokio::spawn(async move {
+            let bytes = pattern(round, 200_000);
+            assert!(
+                exchange(fresh, &bytes).await.unwrap() == bytes,
+                "a new stream, round {round}"
+            );
+        });
+        pool.workers[dead].kill().await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for (n, mut socket) in (0..).zip(std::mem::take(&mut old)) {
+            tasks.spawn(async move {
+                let bytes = pattern(n + 100 * round, 20_000);
+                let mut answer = vec![0; bytes.len()];
+                socket.write_all(&bytes).await.unwrap();
+                socket.read_exact(&mut answer).await.unwrap();
+                assert!(answer == bytes, "stream {n}, round {round}");
+                socket
+            });
+        }
+        let all = async {
+            while let Some(socket) = tasks.join_next().await {
+                old.push(socket.unwrap());
+            }
+            fresh.await.unwrap();
+        };
+        tokio::time::timeout(PATIENCE * 2, all).await.unwrap();
+        pool.workers[dead].restart().await;
+        pool.ready().await;
+    }
+    let made = pool.alpha.started.metrics.association_count();
+    assert!(
+        (2..=4).contains(&made),
+        "{made} associations: one per renewal that was used"
+    );
+    for socket in old {
+        assert_eq!(exchange(socket, b"the end").await.unwrap(), b"the end");
+    }
+}
+
+/// R-GEN-04, I8: both daemons are killed in turn under traffic. What the dead run carried ends with an
+/// error at the end that lives, nothing is delivered or dialled twice, and new streams open each
+/// time, under another association.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn daemons_restart_in_turn_under_traffic() {
+    let (target, mut accepted) = manual().await;
+    let mut pool = Pool::start(2, &[target]).await;
+    let mut opened = 0;
+    for turn in 0..4u64 {
+        let mut near = pool.connect(0).await;
+        let far = tokio::time::timeout(PATIENCE, accepted.recv()).await.unwrap();
+        let mut far = far.unwrap();
+        opened += 1;
+        let bytes = pattern(turn, 100_000);
+        let mut got = vec![0; bytes.len()];
+        let (sent, read) = tokio::join!(near.write_all(&bytes), far.read_exact(&mut got));
+        sent.unwrap();
+        read.unwrap();
+        assert!(got == bytes, "turn {turn}");
+        // More is on its way when the daemon dies.
+        let _ = near.write_all(&bytes).await;
+        let living = if turn % 2 == 0 {
+            pool.beta.kill_and_restart().await;
+            &mut near
+        } else {
+            pool.alpha.kill_and_restart().await;
+            &mut far
+        };
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(PATIENCE, living.read_to_end(&mut rest))
+            .await
+            .unwrap();
+        assert!(end.is_err(), "turn {turn}: a clean end");
+        assert!(
+            bytes.starts_with(&rest),
+            "turn {turn}: other bytes than were sent"
+        );
+        eventually("the old streams to be forgotten", || {
+            pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
+        })
+        .await;
+        pool.ready().await;
+    }
+    assert!(
+        opened == 4 && accepted.try_recv().is_err(),
+        "a target was dialled twice"
+    );
+}
+
+/// R-REV-01, R-STR-05: relay and publisher have revoked a route and its only relay is lost: the
+/// consumer believes no relay, and ends the stream as soon as its own policy says so, long before the
+/// hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_revocation_ends_a_suspended_stream_by_the_consumers_own_policy() {
+    let (target, mut accepted) = manual().await;
+    let mut pool = Pool::start(1, &[target]).await;
+    let mut near = pool.connect(0).await;
+    let _far = accepted.recv().await.unwrap();
+    pool.workers[0].kill().await;
+    eventually("the stream to be suspended", || {
+        let suspended = &pool.alpha.started.metrics.streams_suspended;
+        suspended
+            .get_or_create(&crate::metrics::StreamRole::Consumer.into())
+            .get()
+            == 1
+    })
+    .await;
+    let quiet = tokio::time::timeout(Duration::from_millis(300), near.read(&mut [0; 1])).await;
+    assert!(quiet.is_err(), "nobody has told the consumer yet: {quiet:?}");
+    pool.workers[0].restart().await;
+    pool.links[0].revoked = true;
+    pool.publish().await;
+    let ended = tokio::time::timeout(PATIENCE, near.read(&mut [0; 1]))
+        .await
+        .unwrap();
+    assert!(ended.is_err(), "{ended:?}");
+}
