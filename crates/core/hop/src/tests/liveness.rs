@@ -300,7 +300,15 @@ fn a_relay_judges_a_node() {
         (probes, None)
     };
     let each_second: Vec<u64> = (0..60).map(|s| s * 1000 + 7).collect();
-    let cases: [(Option<(u64, LostCause)>, &[u64], Option<u64>, u64, _); 9] = [
+    /// Lost when and how; when QUIC was heard; reconnected when; until; probes and verdict.
+    type Case<'a> = (
+        Option<(u64, LostCause)>,
+        &'a [u64],
+        Option<u64>,
+        u64,
+        (usize, Option<(u64, Death)>),
+    );
+    let cases: [Case<'_>; 9] = [
         // A vanished host.
         (
             Some((3500, Unacknowledged)),
