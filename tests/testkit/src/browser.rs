@@ -135,11 +135,13 @@ impl Browser {
         }
     }
 
-    /// Clicks the first element of a CSS selector, as a pointer does.
+    /// Clicks the first element of a CSS selector, as a pointer does, once there is one.
     ///
     /// # Errors
     /// When there is none, or something lies over it.
     pub async fn click(&self, selector: &str) -> Result<()> {
+        let there = format!("return document.querySelector({}) !== null", json!(selector));
+        self.until(selector, &there).await?;
         let find = json!({"using": "css selector", "value": selector});
         let found = self.ask(Method::POST, "/element", find).await?;
         let element = found.as_object().and_then(|object| object.values().next());
