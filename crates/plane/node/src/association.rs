@@ -49,7 +49,7 @@ pub(crate) enum StreamKind {
 }
 
 /// Set in the numbers of [`StreamKind::Check`]. The bit above it is that of probes.
-const CHECK_BIT: u64 = 1 << 62;
+pub(crate) const CHECK_BIT: u64 = 1 << 62;
 
 impl StreamKind {
     const fn number(self, count: u64) -> StreamNumber {

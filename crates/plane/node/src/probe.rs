@@ -5,6 +5,7 @@
 //! under seal, bound to this relay and this leg, so no relay can answer in its name (R-STR-05). It
 //! dials nothing and keeps nothing, and the relay carries no tunnel between two probes.
 
+use crate::association::CHECK_BIT;
 use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
 use crate::attempt::{AttemptError, answer};
 use crate::consumer::Consumer;
@@ -22,8 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Stream numbers of probes have this bit, those of streams never do: an association counts them
-/// from 0, and the bit above is for its checks.
-const PROBE_BIT: u64 = 1 << 62;
+/// from 0, and the bit below is that of its checks.
+const PROBE_BIT: u64 = 1 << 63;
+/// A check that is taken for a probe is refused instead of sent back, and a probe that is taken
+/// for a check proves nothing.
+const _: () = assert!(PROBE_BIT & CHECK_BIT == 0);
 /// Longest time for an answer: a path that is slower is no place to move to.
 const PROBE_MAX: Duration = Duration::from_secs(3);
 /// Chunks of an answer that are read at once; it is one record.
