@@ -18,12 +18,17 @@ use tokio::task::JoinSet;
 /// Connections that are opened at once: more would time the attacker's own queues.
 const OPENING_MAX: usize = 256;
 
-/// The `number`th of many source addresses, all of this host.
+/// Hosts of one 127.b.c.0/24: neither .0 nor .255.
+const HOSTS: u32 = 254;
+
+/// The `number`th of many source addresses, all of this host; each number has one of its own, up to
+/// some 15 million.
 #[must_use]
 pub fn source(number: usize) -> Ipv4Addr {
-    let [_, b, c, d] = u32::try_from(number).unwrap_or(0).to_be_bytes();
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    let [_, b, c, d] = (number / HOSTS * 256 + number % HOSTS + 1).to_be_bytes();
     // 127.0.x.y is left to the pool itself.
-    Ipv4Addr::new(127, b.saturating_add(8), c, d.max(1))
+    Ipv4Addr::new(127, b.saturating_add(8), c, d)
 }
 
 /// A connection from `from` to `to`.
@@ -182,14 +187,26 @@ pub fn noise(length: usize, seed: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::net::IpAddr;
     use tokio::net::TcpListener;
+
+    #[test]
+    fn each_number_has_an_address_of_its_own() {
+        let all: BTreeSet<Ipv4Addr> = (0..100_000).map(source).collect();
+        assert_eq!(all.len(), 100_000);
+        assert!(all.iter().all(|address| {
+            let [a, b, _, d] = address.octets();
+            a == 127 && b >= 8 && d != 0 && d != 255
+        }));
+    }
 
     #[tokio::test]
     async fn a_storm_comes_from_many_addresses_and_tells_who_was_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
-            let (mut held, mut from) = (Vec::new(), std::collections::BTreeSet::new());
+            let (mut held, mut from) = (Vec::new(), BTreeSet::<IpAddr>::new());
             for number in 0..40 {
                 let (stream, peer) = listener.accept().await.unwrap();
                 from.insert(peer.ip());
@@ -197,11 +214,15 @@ mod tests {
                     held.push(stream);
                 }
             }
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            from.len()
+            // What is held stays open until the storm is over and this is asked for.
+            (held, from)
         });
         let tally = storm(to, 40, &[vec![], vec![1]], Duration::from_secs(1)).await;
         assert_eq!((tally.closed, tally.open, tally.not_taken), (20, 20, 0));
-        assert_eq!(server.await.unwrap(), 40);
+        let (held, from) = server.await.unwrap();
+        assert_eq!(
+            (held.len(), from),
+            (20, (0..40).map(|n| source(n).into()).collect())
+        );
     }
 }
