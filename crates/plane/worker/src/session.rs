@@ -18,6 +18,8 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for one frame to be taken by the member. Frames are small and the member's window is not:
 /// one that takes none for this long does not read its control stream.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for a member to acknowledge why it is let go: some round trips.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 /// Liveness connections of one session that wait to be taken over. A node makes one at a time.
 const BINDINGS_MAX: usize = 1;
 /// How long a member of the installation that policy does not name may stay: its policy may be on
@@ -212,7 +214,12 @@ async fn control_loop(
         if let Err(end) = next {
             if let SessionEnd::Policy(code) = end {
                 machine.close(code);
-                let _ = flush(&mut leg, &mut machine).await;
+                if flush(&mut leg, &mut machine).await.is_ok() {
+                    // The reason must be there before the carrier goes: the packet that ends it is sent
+                    // once, and a member that answers late finds a worker that knows it no more.
+                    leg.send.finish();
+                    let _ = timeout(FAREWELL_MAX, leg.send.drained()).await;
+                }
             }
             return end;
         }

@@ -134,7 +134,11 @@ async fn a_revocation_ends_a_suspended_stream_by_the_consumers_own_policy() {
     let (target, mut accepted) = manual().await;
     let mut pool = Pool::start(1, &[target]).await;
     let mut near = pool.connect(0).await;
-    let _far = accepted.recv().await.unwrap();
+    let mut far = accepted.recv().await.unwrap();
+    // The target is dialled before the consumer is told so: without an answer the stream is a new one,
+    // which fails and is not suspended.
+    far.write_u8(1).await.unwrap();
+    assert_eq!(near.read_u8().await.unwrap(), 1);
     pool.workers[0].kill().await;
     eventually("the stream to be suspended", || {
         let suspended = &pool.alpha.started.metrics.streams_suspended;

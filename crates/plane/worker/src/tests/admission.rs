@@ -440,8 +440,8 @@ async fn unlisted_nodes_leave() {
         class: fairlead_model::ServiceClass::Standard,
     });
     worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
-    let end = soon(alpha.carrier.closed()).await;
-    assert_eq!(end, CarrierEnd::Peer(RefusalCode::UnknownNode.into()));
+    assert_eq!(alpha.dismissed().await, RefusalCode::UnknownNode);
+    soon(alpha.carrier.closed()).await;
     gamma.publish(&[(EndpointId::from_bytes([0xe2; 16]), 1)]).await;
     // A registration of another's endpoint is refused.
     gamma.want(&[(ENDPOINT, 1)]);

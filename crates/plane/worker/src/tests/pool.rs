@@ -363,6 +363,7 @@ pub(super) struct Node {
     _dialler: Dialler,
     wanted: tokio::sync::watch::Sender<Wanted>,
     registered: tokio::sync::watch::Receiver<BTreeMap<EndpointId, Result<Generation, RefusalCode>>>,
+    told: tokio::sync::watch::Receiver<Option<RefusalCode>>,
     task: JoinHandle<()>,
 }
 
@@ -420,6 +421,7 @@ impl Node {
         );
         let (wanted, mut wanted_here) = tokio::sync::watch::channel(Wanted::default());
         let (to_registered, registered) = tokio::sync::watch::channel(BTreeMap::new());
+        let (to_told, told) = tokio::sync::watch::channel(None);
         let (up, is_up) = tokio::sync::oneshot::channel();
         let mut up = Some(up);
         let task = tokio::spawn(async move {
@@ -444,7 +446,10 @@ impl Node {
                                 r.insert(endpoint, Err(code));
                             });
                         }
-                        NodeEvent::DrainNotice | NodeEvent::Closed { .. } | NodeEvent::Rtt(_) => {}
+                        NodeEvent::Closed { code } => {
+                            to_told.send_replace(Some(code));
+                        }
+                        NodeEvent::DrainNotice | NodeEvent::Rtt(_) => {}
                     }
                 }
                 let due = machine
@@ -479,8 +484,16 @@ impl Node {
             _dialler: dialler,
             wanted,
             registered,
+            told,
             task,
         })
+    }
+
+    /// The reason that the worker gives for its end of the session.
+    pub(super) async fn dismissed(&self) -> RefusalCode {
+        let mut told = self.told.clone();
+        let code = soon(told.wait_for(Option::is_some)).await.unwrap();
+        code.unwrap()
     }
 
     /// Registers these endpoints and waits until they are in force.
