@@ -287,6 +287,7 @@ fn stream_frames() {
             next: 0,
             limit: 1 << 18,
             resend: true,
+            resume: false,
             grant,
         },
         Frame::AttachOk {

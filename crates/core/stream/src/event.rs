@@ -19,6 +19,9 @@ pub enum Event {
         /// Whether it is the stream's first: the target is not dialled yet. Give verdicts in the
         /// order of the events.
         first: bool,
+        /// Whether the dialler says, under seal, that the stream was attached before. `first` as well
+        /// means that it lived in another run of the acceptor, or has ended: dial for none.
+        resume: bool,
     },
     /// Dialler: the acceptor accepted the leg.
     Attached {

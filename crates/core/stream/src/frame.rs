@@ -6,7 +6,7 @@
 //! | 2 | ACK | next 8, limit 8 |
 //! | 3 | FIN | final 8 |
 //! | 4 | RESET | code 2, final 8 |
-//! | 5 | ATTACH | epoch 8, relay 16, next 8, limit 8, resend 1, grant (varint length, bytes) |
+//! | 5 | ATTACH | epoch 8, relay 16, next 8, limit 8, flags 1, grant (varint length, bytes) |
 //! | 6 | ATTACH_OK | epoch 8, next 8, limit 8, connected 1 |
 //! | 7 | ATTACH_REFUSED | epoch 8, code 2 |
 //! | 8 | DIAL_RESULT | code 2, 0 = connected |
@@ -49,6 +49,9 @@ pub enum FrameError {
         #[source]
         source: ReadError,
     },
+    /// An ATTACH with a flag that has no meaning.
+    #[error("ATTACH with flags {0:#04x}")]
+    UnknownFlags(u8),
     /// A DATA frame without a byte, or whose last byte's offset would not fit 62 bits.
     #[error("a DATA frame of {length} bytes at offset {offset}")]
     DataRange {
@@ -58,6 +61,11 @@ pub enum FrameError {
         length: usize,
     },
 }
+
+/// Flag of ATTACH: unacknowledged bytes are sent again.
+const RESEND: u8 = 1;
+/// Flag of ATTACH: the stream was attached before.
+const RESUME: u8 = 2;
 
 /// Highest position of a stream. Positions stay far from wrapping, so sums of two never do.
 pub const POSITION_MAX: u64 = 1 << 62;
@@ -103,6 +111,8 @@ pub enum Frame<'a> {
         limit: u64,
         /// Whether unacknowledged bytes of both ends are to be sent on this leg.
         resend: bool,
+        /// Whether the acceptor has accepted a leg of this stream before: it is to dial for none.
+        resume: bool,
         /// The signed grant.
         grant: &'a [u8],
     },
@@ -199,14 +209,7 @@ impl<'a> Frame<'a> {
                 code: r.u16().map_err(field)?,
                 final_offset: r.u64().map_err(field)?,
             },
-            ATTACH => Self::Attach {
-                epoch: LegEpoch(r.u64().map_err(field)?),
-                relay: RelayId::from_bytes(r.array().map_err(field)?),
-                next: r.u64().map_err(field)?,
-                limit: r.u64().map_err(field)?,
-                resend: r.bool().map_err(field)?,
-                grant: r.bytes(GRANT_BYTES_MAX).map_err(field)?,
-            },
+            ATTACH => Self::take_attach(r)?,
             ATTACH_OK => Self::AttachOk {
                 epoch: LegEpoch(r.u64().map_err(field)?),
                 next: r.u64().map_err(field)?,
@@ -231,6 +234,29 @@ impl<'a> Frame<'a> {
             CLOSED => Self::Closed,
             unknown => return Err(FrameError::UnknownType(unknown)),
         }))
+    }
+
+    fn take_attach(r: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let field = |source| FrameError::Field {
+            frame_type: ATTACH,
+            source,
+        };
+        let epoch = LegEpoch(r.u64().map_err(field)?);
+        let relay = RelayId::from_bytes(r.array().map_err(field)?);
+        let (next, limit) = (r.u64().map_err(field)?, r.u64().map_err(field)?);
+        let flags = r.u8().map_err(field)?;
+        if flags & !(RESEND | RESUME) != 0 {
+            return Err(FrameError::UnknownFlags(flags));
+        }
+        Ok(Self::Attach {
+            epoch,
+            relay,
+            next,
+            limit,
+            resend: flags & RESEND != 0,
+            resume: flags & RESUME != 0,
+            grant: r.bytes(GRANT_BYTES_MAX).map_err(field)?,
+        })
     }
 
     /// Appends the frame. DATA must be the record's last.
@@ -263,6 +289,7 @@ impl<'a> Frame<'a> {
                 next,
                 limit,
                 resend,
+                resume,
                 grant,
             } => {
                 w.u8(ATTACH)?;
@@ -270,7 +297,7 @@ impl<'a> Frame<'a> {
                 w.raw(&relay.to_bytes())?;
                 w.u64(next)?;
                 w.u64(limit)?;
-                w.bool(resend)?;
+                w.u8((u8::from(resend) * RESEND) | (u8::from(resume) * RESUME))?;
                 w.bytes(grant, GRANT_BYTES_MAX)
             }
             Self::AttachOk {
@@ -358,7 +385,7 @@ mod tests {
                 Frame::Ack { next: a, limit: b },
                 Frame::Fin { final_offset: a },
                 Frame::Reset { code, final_offset: b },
-                Frame::Attach { epoch, relay, next: a, limit: b, resend: flag, grant: &bytes },
+                Frame::Attach { epoch, relay, next: a, limit: b, resend: flag, resume: code > 9, grant: &bytes },
                 Frame::AttachOk { epoch, next: a, limit: b, connected: flag },
                 Frame::AttachRefused { epoch, code },
                 Frame::DialResult { code },
@@ -414,6 +441,7 @@ mod tests {
             next: 0,
             limit: 0,
             resend: true,
+            resume: false,
             grant: &grant,
         };
         assert!(matches!(

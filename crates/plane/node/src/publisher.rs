@@ -6,7 +6,7 @@
 
 use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
 use crate::association::StreamKind;
-use crate::driver::{Driver, Further, Gate, LegIo, Near, Outcome, Via};
+use crate::driver::{AttachClaim, Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
@@ -254,7 +254,7 @@ impl Publisher {
             relay,
             salt: rng::bytes(),
         };
-        let judge = |grant: &Bytes| match self.judge(association, incoming, grant, false) {
+        let judge = |grant: &Bytes| match self.judge(association, incoming, grant, AttachClaim::FURTHER) {
             Ok(_) => RefusalCode::UnknownStream,
             Err(code) => code,
         };
@@ -298,14 +298,14 @@ impl Publisher {
 
     /// The verdict on the consumer's own sealed ATTACH, for each leg of the stream.
     fn gate(self: Arc<Self>, association: Arc<AcceptedAssociation>, incoming: Incoming) -> Gate {
-        Box::new(move |grant, first| {
-            let verdict = self.judge(&association, &incoming, grant, first);
+        Box::new(move |grant, claim| {
+            let verdict = self.judge(&association, &incoming, grant, claim);
             let (kind, tasks) = (StreamKind::of(incoming.stream), self.tasks.clone());
             if let Err(code) = verdict
                 && let Some(suppressed) = told::stream(code.as_str())
             {
                 let (tunnel, route) = (incoming.tunnel(), incoming.route);
-                tracing::info!(%tunnel, %route, consumer = %association.peer(), code = code.as_str(), first, suppressed, "attach refused");
+                tracing::info!(%tunnel, %route, consumer = %association.peer(), code = code.as_str(), claim.first, suppressed, "attach refused");
             }
             let target = verdict?;
             Ok(target.map(|target| -> crate::driver::Dial {
@@ -325,7 +325,7 @@ impl Publisher {
         association: &AcceptedAssociation,
         incoming: &Incoming,
         grant: &Bytes,
-        first: bool,
+        claim: AttachClaim,
     ) -> Result<Option<TargetAddress>, RefusalCode> {
         let route = incoming.route;
         let view = self.view.borrow().clone();
@@ -335,18 +335,18 @@ impl Publisher {
             RefusalCode::BadGrant
         })?;
         let publication = check
-            .check(&grant, association.peer(), route, !first, self.clock.wall())
+            .check(&grant, association.peer(), route, !claim.first, self.clock.wall())
             .map_err(|error| {
                 tracing::debug!(%route, %error, "a grant does not hold");
                 error.code()
             })?;
-        if !first {
+        if !claim.first {
             return Ok(None);
         }
         // A stream that is resumed and does not live here has ended: the consumer is told so under
-        // seal. And a relay may replay an old OPEN with its early data: no number is dialled for
+        // seal, and by its own sealed word: a relay's could end a stream that is new (R-STR-05). And a relay may replay an old OPEN with its early data: no number is dialled for
         // twice (I8).
-        if !incoming.resume && association.admit(incoming.stream) {
+        if !claim.resume && association.admit(incoming.stream) {
             Ok(Some(publication.target.clone()))
         } else {
             Err(RefusalCode::UnknownStream)

@@ -83,7 +83,6 @@ impl World<'_> {
             exit = self.rng.usize(0..self.plan.relays);
         }
         let end = self.ends.get_mut(&id).unwrap();
-        let resume = end.machine.ever_attached();
         let epoch = end.machine.next_epoch();
         let path = self.path(epoch, relay);
         let end = self.ends.get_mut(&id).unwrap();
@@ -91,7 +90,7 @@ impl World<'_> {
             return;
         }
         let name = self.name();
-        let mut leg = Leg::new(stream, epoch, [relay, exit], resume, self.now);
+        let mut leg = Leg::new(stream, epoch, [relay, exit], self.now);
         leg.ends[DIALLER] = Some(id);
         leg.open[DIALLER] = true;
         let at = self.now.plus(self.plan.latency[DIALLER][relay]);

@@ -37,8 +37,8 @@ pub(super) struct End {
     pub(super) granted: u64,
     pub(super) received_max: u64,
     pub(super) suspect_from: MonoTime,
-    /// Attaches that wait for the publisher's verdict.
-    pub(super) verdicts: VecDeque<LegId>,
+    /// Attaches that wait for the publisher's verdict, and whether they resume.
+    pub(super) verdicts: VecDeque<(LegId, bool)>,
     /// The publisher refuses the next attach.
     pub(super) refuses: bool,
 }
@@ -166,7 +166,12 @@ impl World<'_> {
             assert!(end.over.is_none(), "an event after the end: {event:?}");
             self.note(format_args!("stream {stream} at {side}: {event:?}"));
             match event {
-                Event::Attach { epoch, grant, first } => self.on_attach(id, epoch, &grant, first),
+                Event::Attach {
+                    epoch,
+                    grant,
+                    first,
+                    resume,
+                } => self.on_attach(id, epoch, &grant, (first, resume)),
                 Event::Attached { epoch } => {
                     self.check_answer(id, epoch);
                     self.ends.get_mut(&id).unwrap().held_until = None;
@@ -202,7 +207,7 @@ impl World<'_> {
             .find(|l| self.legs.get(l).is_some_and(|l| l.epoch == epoch))
     }
 
-    fn on_attach(&mut self, id: EndId, epoch: LegEpoch, grant: &Bytes, first: bool) {
+    fn on_attach(&mut self, id: EndId, epoch: LegEpoch, grant: &Bytes, (first, resume): (bool, bool)) {
         assert_eq!(&grant[..], GRANT, "the grant as it was sent");
         let Some(leg) = self.leg_of(id, epoch) else {
             panic!("an attach on no leg")
@@ -210,7 +215,7 @@ impl World<'_> {
         self.check_attach(id, leg, epoch, first);
         let waits = self.rng.u8(0..8) == 0;
         let end = self.ends.get_mut(&id).unwrap();
-        end.verdicts.push_back(leg);
+        end.verdicts.push_back((leg, resume));
         if waits {
             let at = self.after(60);
             self.at(at, Happening::Verdicts(id));
@@ -221,12 +226,12 @@ impl World<'_> {
 
     /// The publisher's policy decides on the attaches that wait, in their order.
     pub(super) fn verdicts(&mut self, id: EndId) {
-        while let Some(leg) = self.ends.get_mut(&id).and_then(|e| e.verdicts.pop_front()) {
-            self.verdict(id, leg);
+        while let Some((leg, resume)) = self.ends.get_mut(&id).and_then(|e| e.verdicts.pop_front()) {
+            self.verdict(id, leg, resume);
         }
     }
 
-    fn verdict(&mut self, id: EndId, leg: LegId) {
+    fn verdict(&mut self, id: EndId, leg: LegId, resume: bool) {
         let Some(epoch) = self.legs.get(&leg).map(|l| l.epoch) else {
             return;
         };
@@ -242,7 +247,7 @@ impl World<'_> {
             return end.machine.refuse_attach(epoch, RefusalCode::BadGrant);
         }
         let serves = self.courses[stream].acceptor == Some(id);
-        if !serves && !self.admit(id, leg) {
+        if !serves && !self.admit(id, resume) {
             let end = self.ends.get_mut(&id).unwrap();
             return end.machine.refuse_attach(epoch, RefusalCode::UnknownStream);
         }
@@ -261,9 +266,8 @@ impl World<'_> {
     }
 
     /// Whether the first attach of this machine is of a new stream (I8); it is served from here on.
-    fn admit(&mut self, id: EndId, leg: LegId) -> bool {
+    fn admit(&mut self, id: EndId, resume: bool) -> bool {
         let stream = self.ends[&id].stream;
-        let resume = self.legs[&leg].resume;
         let association = self.courses[stream].association;
         let numbers = self.daemons[ACCEPTOR].numbers.entry(association).or_default();
         if resume || !numbers.admit(fairlead_model::StreamNumber(stream as u64)) {

@@ -205,8 +205,7 @@ impl World<'_> {
             return;
         }
         let source = &self.legs[&recorded[self.rng.usize(0..recorded.len())]];
-        let (mut stream, mut epoch, mut exit, resume) =
-            (source.stream, source.epoch, source.relay[DIALLER], source.resume);
+        let (mut stream, mut epoch, mut exit) = (source.stream, source.epoch, source.relay[DIALLER]);
         let bytes = Bytes::from(source.record.clone());
         match self.rng.u8(0..4) {
             0 => epoch = LegEpoch(epoch.0 + self.rng.u64(1..4)),
@@ -214,16 +213,8 @@ impl World<'_> {
             2 => exit = self.rng.usize(0..self.plan.relays),
             _ => {}
         }
-        let flips = self.rng.u8(0..3) == 0;
-        let resume = resume ^ flips;
-        if flips {
-            // Whether a leg resumes is not sealed: the publisher refuses by a relay's word.
-            self.courses[stream]
-                .excused
-                .get_or_insert("a relay changed what a leg is for");
-        }
         let name = self.name();
-        let mut leg = Leg::new(stream, epoch, [exit, exit], resume, self.now);
+        let mut leg = Leg::new(stream, epoch, [exit, exit], self.now);
         leg.pipes[DIALLER].far.push(self.now, Bytes::new());
         let end = self.rng.usize(1..=bytes.len());
         leg.pipes[DIALLER].far.push(self.now, bytes.slice(..end));

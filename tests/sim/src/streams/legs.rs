@@ -58,7 +58,6 @@ pub(super) struct Pipe {
 pub(super) struct Leg {
     pub(super) stream: usize,
     pub(super) epoch: LegEpoch,
-    pub(super) resume: bool,
     /// The relay of each side: the same, unless two of them work together.
     pub(super) relay: [usize; 2],
     pub(super) ends: [Option<EndId>; 2],
@@ -80,17 +79,10 @@ pub(super) struct Leg {
 }
 
 impl Leg {
-    pub(super) fn new(
-        stream: usize,
-        epoch: LegEpoch,
-        relay: [usize; 2],
-        resume: bool,
-        now: MonoTime,
-    ) -> Self {
+    pub(super) fn new(stream: usize, epoch: LegEpoch, relay: [usize; 2], now: MonoTime) -> Self {
         Self {
             stream,
             epoch,
-            resume,
             relay,
             ends: [None, None],
             open: [false, false],

@@ -133,6 +133,7 @@ impl Stream {
             next,
             limit,
             resend,
+            resume,
             grant,
         } = frame
         else {
@@ -155,6 +156,7 @@ impl Stream {
             epoch,
             grant: Bytes::copy_from_slice(grant),
             first,
+            resume,
         });
         Ok(())
     }

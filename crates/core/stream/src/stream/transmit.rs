@@ -85,6 +85,7 @@ impl Stream {
         let connected = self.target == Target::Connected;
         let acked = self.send.acked();
         let is_dialler = matches!(self.role, Role::Dialler { .. });
+        let resume = self.attached_once;
         let Some(leg) = self.legs.get_mut(index) else {
             return;
         };
@@ -105,6 +106,7 @@ impl Stream {
                                 next,
                                 limit,
                                 resend,
+                                resume,
                                 grant,
                             },
                         );

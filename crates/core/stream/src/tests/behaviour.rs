@@ -345,6 +345,7 @@ fn attach(epoch: u64, relay: u8) -> Frame<'static> {
         next: 0,
         limit: INITIAL_WINDOW,
         resend: true,
+        resume: false,
         grant: GRANT,
     }
 }
@@ -412,6 +413,7 @@ fn attaches_of_another_relay_or_epoch_are_worth_nothing() {
         epoch: LegEpoch(1),
         grant: Bytes::from_static(GRANT),
         first: true,
+        resume: false,
     };
     assert_eq!(stream.poll_event(), Some(event));
     stream.accept_attach(LegEpoch(1), NOW).unwrap();
@@ -608,10 +610,13 @@ fn further_legs_carry_the_renewed_grant() {
     world.ends[B].stream.open_leg(path, AttachKind::Resend).unwrap();
     world.ends[B].stream.receive(epoch, world.now, &there).unwrap();
     let event = world.ends[B].stream.poll_event();
-    let Some(Event::Attach { grant, first, .. }) = event else {
+    let Some(Event::Attach {
+        grant, first, resume, ..
+    }) = event
+    else {
         panic!("{event:?}")
     };
-    assert_eq!((&grant[..], first), (&b"renewed"[..], false));
+    assert_eq!((&grant[..], first, resume), (&b"renewed"[..], false, true));
 }
 
 /// Bytes without an acknowledgement show since when; an acknowledged stream shows nothing, and a new

@@ -245,7 +245,13 @@ impl World {
             let end = &mut self.ends[side];
             assert!(end.ended.is_none(), "an event after the end: {event:?}");
             match event {
-                Event::Attach { epoch, grant, first } => {
+                Event::Attach {
+                    epoch,
+                    grant,
+                    first,
+                    resume,
+                } => {
+                    assert!(!(first && resume), "one acceptor for all its life");
                     assert_eq!((side, &grant[..]), (B, GRANT));
                     if let Some(code) = self.refuse {
                         end.stream.refuse_attach(epoch, code);

@@ -62,8 +62,25 @@ const CONNECT_MAX: Duration = crate::open::HOLD;
 /// A target that is being dialled.
 pub(crate) type Dial = Pin<Box<dyn Future<Output = Result<EndSocket, DialError>> + Send>>;
 
+/// What a consumer's sealed ATTACH says of its stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttachClaim {
+    /// It is the first that arrived here.
+    pub(crate) first: bool,
+    /// The consumer has had an answer to an earlier one.
+    pub(crate) resume: bool,
+}
+
+impl AttachClaim {
+    /// Of a leg for which nothing is dialled.
+    pub(crate) const FURTHER: Self = Self {
+        first: false,
+        resume: true,
+    };
+}
+
 /// Decides on a consumer's ATTACH: verifies its grant and, for the stream's first, starts to dial.
-pub(crate) type Gate = Box<dyn FnMut(&Bytes, bool) -> Result<Option<Dial>, RefusalCode> + Send>;
+pub(crate) type Gate = Box<dyn FnMut(&Bytes, AttachClaim) -> Result<Option<Dial>, RefusalCode> + Send>;
 
 /// Called once, when the target is connected.
 pub(crate) type OnConnected = Box<dyn FnOnce() + Send>;
@@ -261,7 +278,12 @@ impl Driver {
         while let Some(event) = self.stream.poll_event() {
             progress = true;
             match event {
-                Event::Attach { epoch, grant, first } => self.attach(epoch, &grant, first, now),
+                Event::Attach {
+                    epoch,
+                    grant,
+                    first,
+                    resume,
+                } => self.attach(epoch, &grant, AttachClaim { first, resume }, now),
                 Event::Connected => self.connected(),
                 Event::Ended(end) => {
                     let outcome = self.judge(end);
@@ -327,9 +349,9 @@ impl Driver {
         self.note_suspension();
     }
 
-    fn attach(&mut self, epoch: LegEpoch, grant: &Bytes, first: bool, now: MonoTime) {
+    fn attach(&mut self, epoch: LegEpoch, grant: &Bytes, claim: AttachClaim, now: MonoTime) {
         let verdict = match &mut self.further {
-            Further::Mailbox(_, gate) => gate(grant, first),
+            Further::Mailbox(_, gate) => gate(grant, claim),
             Further::Mover(_) => Err(RefusalCode::UnknownStream),
         };
         if let Some(leg) = self.legs.iter_mut().find(|l| l.epoch() == epoch) {

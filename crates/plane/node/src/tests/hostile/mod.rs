@@ -163,6 +163,16 @@ async fn what_nobody_opened_reaches_no_target() {
     assert!(scene.hostile.counts().1 > 0, "it did nothing");
 }
 
+/// R-STR-05: whether a stream is resumed is the consumer's sealed word. A relay that says otherwise, or
+/// plays a first leg that it withheld as a resume, ends no stream and has no target dialled twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_relays_word_on_resumption_ends_no_stream() {
+    let mut scene = Scene::start().await;
+    for trick in [Trick::MisstatesResumes, Trick::WithholdsFirstLegs] {
+        scene.plays(trick).await;
+    }
+}
+
 /// R-STR-05, R-STR-06: a handshake that is brought to another node makes no association with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_misdirected_handshake_makes_no_association() {

@@ -156,6 +156,14 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
                 let _ = leg.send.drained().await;
             }
         }
+        Trick::WithholdsFirstLegs if open.kind == LegKind::Stream && !open.resume => {
+            shared.withhold(consumer, &open, &mut leg.recv).await;
+            let refused = Frame::Answer(Answer::Refused(Refusal::from(RefusalCode::Internal)));
+            if leg.send.write_frame(&refused).await.is_ok() {
+                leg.send.finish();
+                let _ = leg.send.drained().await;
+            }
+        }
         Trick::AnswersForThePublisher if open.kind == LegKind::Stream => {
             shared.did();
             let _ = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await;
@@ -173,6 +181,8 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
         | Trick::Invents
         | Trick::Replays
         | Trick::MisnamesStreams
+        | Trick::MisstatesResumes
+        | Trick::WithholdsFirstLegs
         | Trick::MisdirectsHandshakes => forward(shared, consumer, open, leg, trick).await,
     }
 }
@@ -207,6 +217,10 @@ async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg
         Trick::MisnamesStreams if open.kind == LegKind::Stream => {
             shared.did();
             claims.stream = StreamNumber(open.stream.0 + 1);
+        }
+        Trick::MisstatesResumes if open.kind == LegKind::Stream => {
+            shared.did();
+            claims.resume = !open.resume;
         }
         Trick::Invents => shared.invent(claims).await,
         Trick::Replays => shared.replay(consumer).await,
@@ -318,6 +332,43 @@ impl Shared {
                 let _ = leg.send.write_all(&[0x17; 3_000]).await;
                 leg.send.finish();
             }
+        }
+    }
+
+    /// Plays what a consumer sends first as if its stream had been attached before, until the
+    /// publisher has answered under seal.
+    async fn withhold(&self, consumer: NodeId, open: &Open, from: &mut LegRecv) {
+        let claims = Incoming {
+            resume: true,
+            ..incoming(open, consumer)
+        };
+        let Some(mut leg) = self.leg_to(BETA, claims).await else {
+            return;
+        };
+        let answer = async {
+            let ok = leg.recv.read_frame().await;
+            assert!(matches!(ok, Ok(Some(Frame::Answer(Answer::Ok)))), "{ok:?}");
+            let mut chunks = [const { Bytes::new() }; 16];
+            leg.recv.read_chunks(&mut chunks).await
+        };
+        let carry = async {
+            loop {
+                let mut chunks = [const { Bytes::new() }; 16];
+                let Ok(Some(n)) = from.read_chunks(&mut chunks).await else {
+                    return std::future::pending::<()>().await;
+                };
+                for chunk in chunks.into_iter().take(n) {
+                    let _ = leg.send.write_all(&chunk).await;
+                }
+            }
+        };
+        tokio::select! {
+            answered = answer => {
+                if matches!(answered, Ok(Some(_))) {
+                    self.did();
+                }
+            }
+            () = carry => {}
         }
     }
 

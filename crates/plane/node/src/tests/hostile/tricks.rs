@@ -19,6 +19,10 @@ pub(super) enum Trick {
     Invents,
     /// It plays legs again that it once carried.
     Replays,
+    /// It says that new streams are resumed, and resumed ones new.
+    MisstatesResumes,
+    /// It keeps the first leg of a new stream, refuses it, and plays it as a resume.
+    WithholdsFirstLegs,
     /// It names another stream than the consumer did.
     MisnamesStreams,
     /// It brings handshakes to another node than they are for.
