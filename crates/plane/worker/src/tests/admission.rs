@@ -319,10 +319,7 @@ async fn a_new_run_ends_the_sessions_of_the_dead_one() {
     let run = fairlead_model::ProcessBootId::from_bytes([2; 16]);
     let new = Node::connect_run(&pool, worker.address, BETA, run).await.unwrap();
     for earlier in [&dead, &sibling] {
-        assert_eq!(
-            soon(earlier.carrier.closed()).await,
-            CarrierEnd::Peer(RefusalCode::ShuttingDown.into())
-        );
+        earlier.closed_by(RefusalCode::ShuttingDown).await;
     }
     let refused = answer(&mut waiting).await.unwrap_err();
     assert_eq!(refused.code, RefusalCode::PublisherUnreachable);
@@ -416,8 +413,7 @@ async fn a_members_oldest_session_goes() {
     for _ in 0..4 {
         later.push(Node::connect(&pool, worker.address, ALPHA).await);
     }
-    let end = soon(first.carrier.closed()).await;
-    assert_eq!(end, CarrierEnd::Peer(RefusalCode::TooMany.into()));
+    first.closed_by(RefusalCode::TooMany).await;
     worker.until(|s| s.hop_sessions == 5).await;
     assert!(later.iter().all(|node| node.carrier.end().is_none()));
 }

@@ -3,7 +3,7 @@
 use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, RELAY, code, soon};
 use fairlead_hop::liveness::BindRefusal;
 use fairlead_model::{Identity, NodeId, RefusalCode, SessionId};
-use fairlead_transport::{CarrierConfig, CarrierEnd, Dialler, LiveAnswer, LiveConnection, LiveDialError};
+use fairlead_transport::{CarrierConfig, Dialler, LiveAnswer, LiveConnection, LiveDialError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,10 +164,7 @@ async fn two_sessions_of_a_node_become_one() {
     let _unanswered = older.incoming().await;
     let newer = Node::connect(&pool, worker.address, BETA).await;
     newer.publish(&[(ENDPOINT, 1)]).await;
-    assert_eq!(
-        soon(older.carrier.closed()).await,
-        CarrierEnd::Peer(RefusalCode::ShuttingDown.into())
-    );
+    older.closed_by(RefusalCode::ShuttingDown).await;
     let refused = super::pool::answer(&mut waiting).await.unwrap_err();
     assert_eq!(refused.code, RefusalCode::PublisherUnreachable);
     worker.until(|s| s.hop_sessions == 2).await;
