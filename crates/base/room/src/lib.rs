@@ -4,12 +4,19 @@
 //! oldest, and where many hold the same, the oldest of them all goes. Somebody who opens many and
 //! says nothing pushes out its own; one who comes once gets in, and has at least as long as it takes
 //! to fill the room anew (F-10).
+//!
+//! A room may have a grace: who has just come, and holds few places, keeps them for that long. Where
+//! all are within it, the next one waits ([`Room::try_enter`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Whoever holds more places than this has no grace: a few addresses could keep everybody waiting.
+const GRACE_PLACES_MAX: usize = 4;
 
 /// The set; `Key` tells holders apart. Clones share it.
 #[derive(Debug)]
@@ -18,6 +25,7 @@ pub struct Room<Key: Ord>(Arc<Shared<Key>>);
 #[derive(Debug)]
 struct Shared<Key: Ord> {
     max: usize,
+    grace: Duration,
     held: Mutex<Held<Key>>,
 }
 
@@ -25,10 +33,24 @@ struct Shared<Key: Ord> {
 struct Held<Key: Ord> {
     per_key_max: usize,
     next: u64,
-    places: BTreeMap<u64, Arc<Mutex<Notice>>>,
+    places: BTreeMap<u64, Taken>,
     /// The numbers of each holder's places: the least is the oldest.
     by_key: BTreeMap<Key, BTreeSet<u64>>,
     evicted: u64,
+}
+
+#[derive(Debug)]
+struct Taken {
+    notice: Arc<Mutex<Notice>>,
+    /// Until then it is within its grace.
+    safe_until: Option<Instant>,
+}
+
+/// Every place was taken so short a time ago that none may be taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllNew {
+    /// At the latest then there will be one.
+    pub wait: Duration,
 }
 
 /// What a place's holder is told.
@@ -57,8 +79,15 @@ impl<Key: Ord + Clone> Room<Key> {
     /// A room of `max` places, of which one holder has `per_key_max`; both count as at least 1.
     #[must_use]
     pub fn new(max: usize, per_key_max: usize) -> Self {
+        Self::with_grace(max, per_key_max, Duration::ZERO)
+    }
+
+    /// The same; with [`Room::try_enter`], who holds a few places keeps each of them for `grace`.
+    #[must_use]
+    pub fn with_grace(max: usize, per_key_max: usize, grace: Duration) -> Self {
         Self(Arc::new(Shared {
             max: max.max(1),
+            grace,
             held: Mutex::new(Held {
                 per_key_max: per_key_max.max(1),
                 next: 0,
@@ -69,20 +98,43 @@ impl<Key: Ord + Clone> Room<Key> {
         }))
     }
 
-    /// A place for `key`; another is taken away where there is none left.
+    /// A place for `key`, without a grace; another is taken away where there is none left, in its
+    /// grace or not.
     #[must_use = "the place is given back when dropped"]
     pub fn enter(&self, key: Key) -> Place<Key> {
         let mut held = self.0.lock();
-        let of_key = held.by_key.get(&key).map_or(0, BTreeSet::len);
-        if of_key >= held.per_key_max {
+        if held.has_its_share(&key) {
             held.evict_oldest_of(&key);
         } else if held.places.len() >= self.0.max {
             held.evict();
         }
+        self.place(&mut held, key, None)
+    }
+
+    /// A place for `key` from `now` on; another one, whose grace is over, is taken away where there is
+    /// none left. Who has its share already, or more than a few, pays with its own oldest at once.
+    ///
+    /// # Errors
+    /// The room is full of places within their grace: ask again after the wait at the latest.
+    pub fn try_enter(&self, key: Key, now: Instant) -> Result<Place<Key>, AllNew> {
+        let mut held = self.0.lock();
+        if held.has_its_share(&key) {
+            held.evict_oldest_of(&key);
+        } else if held.places.len() >= self.0.max {
+            held.evict_past_grace(now)?;
+        }
+        Ok(self.place(&mut held, key, now.checked_add(self.0.grace)))
+    }
+
+    fn place(&self, held: &mut Held<Key>, key: Key, safe_until: Option<Instant>) -> Place<Key> {
         let number = held.next;
         held.next = held.next.wrapping_add(1);
         let notice = Arc::<Mutex<Notice>>::default();
-        held.places.insert(number, Arc::clone(&notice));
+        let taken = Taken {
+            notice: Arc::clone(&notice),
+            safe_until,
+        };
+        held.places.insert(number, taken);
         held.by_key.entry(key.clone()).or_default().insert(number);
         Place {
             room: Arc::clone(&self.0),
@@ -134,11 +186,40 @@ impl<Key: Ord> Shared<Key> {
 }
 
 impl<Key: Ord + Clone> Held<Key> {
+    fn has_its_share(&self, key: &Key) -> bool {
+        self.by_key.get(key).map_or(0, BTreeSet::len) >= self.per_key_max
+    }
+
     /// Takes the oldest place of those who hold the most.
     fn evict(&mut self) -> bool {
+        self.evict_of(|_, _| true)
+    }
+
+    /// The same among those who hold more than a few, or whose oldest place is past its grace.
+    fn evict_past_grace(&mut self, now: Instant) -> Result<(), AllNew> {
+        let left = |taken: &Taken| {
+            taken
+                .safe_until
+                .map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+        };
+        if self.evict_of(|count, oldest| count > GRACE_PLACES_MAX || left(oldest).is_zero()) {
+            return Ok(());
+        }
+        let wait = self.places.values().map(left).min().unwrap_or_default();
+        Err(AllNew { wait })
+    }
+
+    fn evict_of(&mut self, may_go: impl Fn(usize, &Taken) -> bool) -> bool {
         let mut of_most: Option<(usize, u64, &Key)> = None;
         for (key, places) in &self.by_key {
             let Some(&oldest) = places.first() else { continue };
+            if !self
+                .places
+                .get(&oldest)
+                .is_some_and(|taken| may_go(places.len(), taken))
+            {
+                continue;
+            }
             let is_more = of_most.is_none_or(|(count, first, _)| {
                 places.len() > count || (places.len() == count && oldest < first)
             });
@@ -173,7 +254,7 @@ impl<Key: Ord> Held<Key> {
                 self.by_key.remove(key);
             }
         }
-        self.places.remove(&number)
+        self.places.remove(&number).map(|taken| taken.notice)
     }
 }
 

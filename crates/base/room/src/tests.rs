@@ -42,6 +42,50 @@ fn among_equals_the_oldest_goes() {
     drop(more);
 }
 
+/// F-10: who has just come keeps its place for the grace, however many come after it; the next one
+/// waits no longer than that, and then the oldest goes.
+#[test]
+fn a_newcomer_has_its_grace() {
+    let grace = Duration::from_millis(250);
+    let room = Room::with_grace(3, 3, grace);
+    let began = Instant::now();
+    let at = |ms| began + Duration::from_millis(ms);
+    let mut places: Vec<Place<u8>> = [(1, 0), (2, 100), (2, 200)]
+        .map(|(key, ms)| room.try_enter(key, at(ms)).unwrap())
+        .into();
+    for (ms, left) in [(200, 50), (249, 1)] {
+        let wait = Duration::from_millis(left);
+        assert_eq!(room.try_enter(3, at(ms)).unwrap_err(), AllNew { wait });
+    }
+    assert_eq!((evicted(&places), room.evicted()), (vec![false; 3], 0));
+    // Whose grace is over makes room, though another holds more.
+    places.push(room.try_enter(3, at(250)).unwrap());
+    assert_eq!(evicted(&places), [true, false, false, false]);
+    // A place that is given back is free at once.
+    places.pop();
+    places.push(room.try_enter(4, at(250)).unwrap());
+    assert_eq!(evicted(&places), [true, false, false, false]);
+    // Past every grace, who holds the most pays.
+    places.push(room.try_enter(5, at(1_000)).unwrap());
+    assert_eq!(evicted(&places), [true, true, false, false, false]);
+    // What is short elsewhere waits for no grace.
+    assert!(room.make_room());
+}
+
+/// Whoever holds more than a few, or all of its share, keeps nobody waiting.
+#[test]
+fn who_holds_many_has_no_grace() {
+    let now = Instant::now();
+    let room = Room::with_grace(8, 6, Duration::from_secs(1));
+    let loud: Vec<Place<u8>> = (0..7).map(|_| room.try_enter(1, now).unwrap()).collect();
+    assert_eq!(evicted(&loud), [true, false, false, false, false, false, false]);
+    let quiet: Vec<Place<u8>> = (2..6).map(|key| room.try_enter(key, now).unwrap()).collect();
+    assert_eq!(evicted(&loud), [true, true, true, false, false, false, false]);
+    // With four places it is one of many.
+    assert!(room.try_enter(6, now).is_err());
+    assert_eq!(evicted(&quiet), [false; 4]);
+}
+
 #[test]
 fn one_holder_has_its_share_only() {
     let room = Room::new(100, 2);

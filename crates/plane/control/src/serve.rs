@@ -49,6 +49,11 @@ use tokio_util::task::TaskTracker;
 /// Unfinished handshakes at once: some 18 KiB each, 9 MiB in all. A full room loses the oldest of
 /// the address that holds the most, so that half-sent hellos keep nobody out (F-10).
 const HANDSHAKES_MAX: usize = 512;
+/// A handshake's place is its own for so long: it takes some tens of milliseconds, of which a storm of
+/// strangers makes more. 2,048 of them a second get in at least; the others wait in the backlog.
+const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
+/// How often a freed place is looked for where all are within their grace.
+const PLACE_CHECK_EVERY: Duration = Duration::from_millis(10);
 /// Of one address: nodes behind one NAT come back at the same moment.
 const HANDSHAKES_PER_ADDRESS_MAX: usize = 128;
 /// Connections of members at once: every node and relay of the largest installation, and those that
@@ -129,7 +134,7 @@ pub async fn serve(
         grpc,
         rest,
         rooms: Rooms {
-            handshakes: Room::new(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX),
+            handshakes: Room::with_grace(HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, HANDSHAKE_GRACE),
             members: Room::new(MEMBERS_MAX, PER_MEMBER_MAX),
             rest: Room::new(REST_MAX, REST_PER_ADDRESS_MAX),
         },
@@ -152,7 +157,7 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     let faces = Arc::clone(&faces.lock().unwrap_or_else(PoisonError::into_inner));
-                    acceptor.take(stream, peer, faces);
+                    acceptor.take(stream, peer, faces).await;
                 }
                 Err(error) if is_exhaustion(&error) => {
                     acceptor.short(&error);
@@ -208,12 +213,22 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts a connection's task.
-    fn take(&self, stream: TcpStream, peer: SocketAddr, faces: Arc<Faces>) {
+    /// Starts a connection's task; waits for a place first where all are new, at most for the grace:
+    /// who comes next waits in the listener's backlog.
+    async fn take(&self, stream: TcpStream, peer: SocketAddr, faces: Arc<Faces>) {
         let Some(descriptor) = self.descriptor() else {
             return;
         };
-        let place = self.rooms.handshakes.enter(accountable(peer.ip()));
+        let place = loop {
+            match self
+                .rooms
+                .handshakes
+                .try_enter(accountable(peer.ip()), std::time::Instant::now())
+            {
+                Ok(place) => break place,
+                Err(all) => tokio::time::sleep(all.wait.min(PLACE_CHECK_EVERY)).await,
+            }
+        };
         let connection = Connection {
             inner: Arc::clone(&self.inner),
             grpc: self.grpc.clone(),

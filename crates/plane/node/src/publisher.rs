@@ -193,7 +193,7 @@ impl Publisher {
         });
         // For the target's socket; held to the end of this stream.
         let descriptor = self.headroom.take();
-        let (Some(guard), Ok(_descriptor)) = (guard, descriptor) else {
+        let (Some(guard), Ok(descriptor)) = (guard, descriptor) else {
             self.metrics.refused(role, RefusalCode::PublisherOverloaded);
             refuse(leg, RefusalCode::PublisherOverloaded).await;
             return None;
@@ -234,7 +234,12 @@ impl Publisher {
             opened.inc();
         }));
         let span = tracing::debug_span!("stream", %tunnel);
-        Some(Box::pin(driver.run().instrument(span)))
+        // Boxed before it is moved: a value that a future moves is kept twice by it.
+        let running = Box::pin(driver.run().instrument(span));
+        Some(Box::pin(async move {
+            let _descriptor = descriptor;
+            running.await
+        }))
     }
 
     /// Answers a probe under seal: whether a stream of its route could move to this leg's path.

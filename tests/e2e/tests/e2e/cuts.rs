@@ -9,8 +9,9 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// A whole enrolment takes some 9 kB on the wire: every 700 bytes from the first to the last.
-const CUT_EVERY: u64 = 700;
+/// A whole enrolment takes some 9 kB on the wire: every so many bytes from the first to the last, in
+/// the full form (`FAIRLEAD_SOAK=1`) and otherwise.
+const CUT_EVERY: [u64; 2] = [700, 1_300];
 /// How long each process stands still: longer than a relay is doubted, shorter than a session's end.
 const STILL: Duration = Duration::from_secs(4);
 const BACK_LIMIT: Duration = Duration::from_secs(30);
@@ -38,6 +39,11 @@ async fn an_enrolment_cut_at_any_point_goes_on_with_the_same_token() -> Result<(
     let folder = tempfile::tempdir()?;
     let control = pool.control_address()?;
     let mut cut_off = 0;
+    let [full, short] = CUT_EVERY;
+    let every = match std::env::var_os("FAIRLEAD_SOAK") {
+        Some(_) => full,
+        None => short,
+    };
     for number in 0..64 {
         let name = format!("cut-{number}");
         let answer = pool.cli(&["node", "add", &name, "--json"])?.json()?;
@@ -48,7 +54,7 @@ async fn an_enrolment_cut_at_any_point_goes_on_with_the_same_token() -> Result<(
             .and_then(|(_, rest)| rest.split([' ', '\'', '"', '\n']).next())
             .context("no pin")?;
         let dir = folder.path().join(&name);
-        let cutter = Cutter::start(control, CUT_EVERY * number).await?;
+        let cutter = Cutter::start(control, every * number).await?;
         let address = cutter.address().to_string();
         let first = {
             let (pin, token, dir) = (pin.to_owned(), token.to_owned(), dir.clone());

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 const KEPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Memory is given back by timers and allocators within this.
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
-/// F-10's deadline of a handshake, and what a machine of two busy cores adds.
+/// F-10's deadline of a handshake (10 s), and what a machine of two busy cores adds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10 + 5);
 /// A request's own limit (30 s), likewise.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30 + 8);
