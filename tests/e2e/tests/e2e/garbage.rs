@@ -8,6 +8,7 @@ use fairlead_testkit::attack::{self, End, Tally, h2, newcomer, quic, tls};
 use fairlead_testkit::{Pool, Target, process, verified, wait};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -21,6 +22,8 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10 + 5);
 /// A request's own limit (30 s), likewise.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30 + 8);
+/// What a member says in its hello to 9443/tcp.
+const LIVENESS_ALPN: &[u8] = b"fairlead-live/1";
 /// F-10 asks for 1 s; a CI machine that runs other tests beside is given more, and the figure is
 /// printed.
 const JOIN_LIMIT: Duration = Duration::from_secs(4);
@@ -175,6 +178,7 @@ async fn garbage_at_every_door_is_closed_in_time_and_costs_nothing() -> Result<(
     at_worker_socket(&pool, &mut thrown)?;
     at_rest(&pool, &mut thrown)?;
     at_grpc(&pool, &mut thrown)?;
+    at_liveness(&pool, &mut thrown)?;
     at_udp(&pool).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     good_ones_are_served(&pool, "second").await?;
@@ -464,6 +468,68 @@ fn at_grpc(pool: &Pool, thrown: &mut JoinSet<Result<Thrown>>) -> Result<()> {
             let what = format!("gRPC, {what}");
             Ok(Thrown { what, end, limit })
         });
+    }
+    Ok(())
+}
+
+/// 9443/tcp, where members prove that their hosts live: whoever has not named its session within the
+/// handshake's limit is closed, a member too.
+fn at_liveness(pool: &Pool, thrown: &mut JoinSet<Result<Thrown>>) -> Result<()> {
+    let identity = pool.dir().join("newcomers/first/identity");
+    let name = "relay.fairlead.internal";
+    let hello = tls::hello(name)?;
+    let half = hello.get(..hello.len() / 2).context("hello")?.to_vec();
+    let from = Ipv4Addr::new(127, 4, 0, 1);
+    for relay in pool.file()?.relays {
+        let to: SocketAddr = relay.address.parse()?;
+        for (what, bytes) in [
+            ("silence", Vec::new()),
+            ("noise", attack::noise(100_000, 8)),
+            ("plain HTTP", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec()),
+            ("a record without end", vec![0x16, 3, 1, 0xff, 0xff]),
+            ("half a hello", half.clone()),
+            ("a hello and nothing", hello.clone()),
+        ] {
+            throw(
+                thrown,
+                format!("9443/tcp, {what}"),
+                HANDSHAKE_LIMIT,
+                bytes,
+                attack::connect_from(from, to),
+            );
+        }
+        for (what, alpn, identity, bytes) in [
+            ("nobody's certificate", LIVENESS_ALPN, None, Vec::new()),
+            ("another protocol", b"h2".as_slice(), Some(&identity), Vec::new()),
+            ("a member's silence", LIVENESS_ALPN, Some(&identity), Vec::new()),
+            ("a member's half message", LIVENESS_ALPN, Some(&identity), vec![1]),
+            (
+                "a member's noise",
+                LIVENESS_ALPN,
+                Some(&identity),
+                attack::noise(100_000, 9),
+            ),
+        ] {
+            let config = tls::client(&[alpn], identity.map(PathBuf::as_path))?;
+            let is_member = identity.is_some() && alpn == LIVENESS_ALPN;
+            thrown.spawn(async move {
+                let what = format!("9443/tcp, {what}");
+                let end = match tls::connect(from, to, name, config).await {
+                    Ok(stream) => {
+                        let patience = HANDSHAKE_LIMIT + Duration::from_secs(5);
+                        attack::say_and_wait(stream, &bytes, patience).await
+                    }
+                    Err(error) if is_member => return Err(error.context(what)),
+                    // Refused within the handshake.
+                    Err(_) => End::Closed(Duration::ZERO),
+                };
+                Ok(Thrown {
+                    what,
+                    end,
+                    limit: HANDSHAKE_LIMIT,
+                })
+            });
+        }
     }
     Ok(())
 }
