@@ -47,13 +47,13 @@ async fn alone_no_stream_goes_to_a_relay_that_never_answered() -> Result<()> {
     };
     wait::until("all on the slow relay", Duration::from_secs(30), all).await?;
     println!("all on {} after {:?}", slow.name, cut.elapsed());
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let suspended = estate.alpha.count("fairlead_streams_suspended").await?;
-    println!(
-        "longest request {:?}, {suspended} without a leg",
-        streams.longest()
-    );
-    ensure!(suspended == 0.0, "{suspended} streams without a leg");
+    let attached = || async {
+        let suspended = estate.alpha.count("fairlead_streams_suspended").await?;
+        ensure!(suspended == 0.0, "{suspended} streams without a leg");
+        anyhow::Ok(())
+    };
+    wait::until("every stream has a leg", Duration::from_secs(30), attached).await?;
+    println!("longest request {:?}", streams.longest());
     let opens = unproven.count("fairlead_opens_admitted_total").await?;
     ensure!(
         opens == refused,
