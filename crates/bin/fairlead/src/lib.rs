@@ -21,6 +21,7 @@ pub mod settings;
 mod table;
 pub mod tie;
 mod tls;
+mod token;
 mod up;
 mod verbs;
 mod watch;
@@ -37,12 +38,18 @@ const LOG_VARIABLE: &str = "FAIRLEAD_LOG";
 /// Runs the command line; the binary's `main`.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(hoist::connection_flags(std::env::args_os())) {
+    let args = hoist::connection_flags(std::env::args_os());
+    let cli = match Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; clap's own code for the rest is 2.
             if error.use_stderr() {
                 let _ = error.print();
+                if error.kind() == clap::error::ErrorKind::UnknownArgument
+                    && let Some(tip) = watch::tip(&args)
+                {
+                    table::complain(&format!("\n{tip}"));
+                }
                 return Exit::Usage.into();
             }
             table::note(error.print());

@@ -1,12 +1,12 @@
 //! Where the CLI finds its control plane: flags, environment, or the user's profile.
 
 use crate::cli::verbs::{Connection, Login};
-use crate::enrol::read_secret;
 use crate::exit::{Exit, Failing, Failure};
 use crate::faults::Faults;
 use crate::rest::{RestClient, RestError};
 use crate::table;
 use crate::tls::{Anchor, ControlVerifier};
+use crate::token::{self, TokenError};
 use fairlead_admin::json::WhoAmI;
 use fairlead_host::file::{self, FileError};
 use fairlead_host::rng::Token;
@@ -16,7 +16,6 @@ use fairlead_telemetry::chain;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,14 +45,8 @@ pub(crate) enum ProfileError {
     File(#[from] FileError),
     #[error("{}: {reason}", path.display())]
     Malformed { path: PathBuf, reason: String },
-    #[error("the token cannot be read from {file}")]
-    Token {
-        file: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("no token: give it on standard input, or in a file with --token-file")]
-    TokenMissing,
+    #[error(transparent)]
+    Token(#[from] TokenError),
     #[error("give --ca-file, or --ca-pin as the control plane's install commands show it")]
     NoAnchor,
     #[error("the control plane presented no CA certificate")]
@@ -68,8 +61,7 @@ impl Failing for ProfileError {
             Self::Missing(_)
             | Self::File(_)
             | Self::Malformed { .. }
-            | Self::Token { .. }
-            | Self::TokenMissing
+            | Self::Token(_)
             | Self::NoAnchor
             | Self::NoHome => Exit::Usage,
             Self::NoCa => Exit::Failed,
@@ -105,10 +97,7 @@ pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
     let mut faults = Faults::default();
     let control = faults.take("--control", HostPort::parse_control(&control));
     let cas = faults.take("--ca-file", ca(&ca_file).map_err(|e| chain(&e)));
-    let token = faults.take(
-        "--token-file",
-        token(&token_file.display().to_string()).map_err(|e| chain(&e)),
-    );
+    let token = faults.take("--token-file", token_of(&token_file).map_err(|e| chain(&e)));
     let ((control, cas), token) = faults.finish(control.zip(cas).zip(token))?;
     Ok(new_client(control, cas, token)?)
 }
@@ -116,7 +105,7 @@ pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
 /// A client with a CA file and a token file, as `up` uses it.
 pub(crate) fn client_of(control: HostPort, ca_file: &Path, token_file: &Path) -> Result<RestClient, Failure> {
     let cas = ca(ca_file)?;
-    let token = token(&token_file.display().to_string())?;
+    let token = token_of(token_file).map_err(ProfileError::from)?;
     Ok(new_client(control, cas, token)?)
 }
 
@@ -144,13 +133,8 @@ fn ca(path: &Path) -> Result<Vec<CertificateDer<'static>>, ProfileError> {
     Ok(cas)
 }
 
-fn token(file: &str) -> Result<Token, ProfileError> {
-    read_secret(file)
-        .map_err(|source| ProfileError::Token {
-            file: file.to_owned(),
-            source,
-        })?
-        .ok_or(ProfileError::TokenMissing)
+fn token_of(file: &Path) -> Result<Token, TokenError> {
+    token::read(&file.display().to_string())
 }
 
 fn load() -> Result<Option<Profile>, ProfileError> {
@@ -190,17 +174,24 @@ pub(crate) async fn login(flags: &Login) -> Result<(), Failure> {
         .ca_pin
         .as_ref()
         .and_then(|text| faults.parse("--ca-pin", text));
+    let cas = connection
+        .ca_file
+        .as_ref()
+        .and_then(|path| faults.take("--ca-file", ca(path).map_err(|e| chain(&e))));
     let control = faults.finish(control)?;
-    let anchor = match (&connection.ca_file, pin) {
-        (Some(path), _) => Anchor::Certificates(ca(path)?),
+    let anchor = match (cas, pin) {
+        (Some(cas), _) => Anchor::Certificates(cas),
         (None, Some(pin)) => Anchor::Pin(pin),
         (None, None) => return Err(ProfileError::NoAnchor.into()),
     };
+    // Only then: a person may be asked for it.
+    let mut faults = Faults::default();
     let token_file = connection
         .token_file
-        .as_ref()
-        .map_or_else(|| "-".to_owned(), |path| path.display().to_string());
-    let token = token(&token_file)?;
+        .clone()
+        .unwrap_or_else(|| PathBuf::from("-"));
+    let token = faults.take("--token-file", token_of(&token_file).map_err(|e| chain(&e)));
+    let token = faults.finish(token)?;
     let secret_text = zeroize::Zeroizing::new(token.expose().to_owned());
     let verifier = ControlVerifier::new(anchor.clone(), Arc::new(SystemClock::new()));
     let client = RestClient::new(control.clone(), verifier, Some(token))?;

@@ -8,6 +8,8 @@ use fairlead_model::{ApiCode, HostPort};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +70,9 @@ impl Failing for RestError {
             Self::Certificate { error, .. } => match **error {
                 ControlCertError::Pin { .. } => Exit::PinMismatch,
                 ControlCertError::Clock { .. } => Exit::ClockSkew,
-                ControlCertError::Leaf(_) | ControlCertError::Chain(_) => Exit::Refused,
+                ControlCertError::Leaf(_) | ControlCertError::Issuer { .. } | ControlCertError::Chain(_) => {
+                    Exit::Refused
+                }
             },
             Self::Api { code, .. } => Exit::of_api(*code),
             Self::Answer { .. } | Self::Tls(_) => Exit::Failed,
@@ -208,11 +212,31 @@ fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "it did not answer in time".to_owned();
     }
-    let mut last: &dyn std::error::Error = error;
+    let mut last: &(dyn Error + 'static) = error;
     while let Some(source) = last.source() {
+        if let Some(said) = source.downcast_ref::<io::Error>().and_then(handshake) {
+            return said;
+        }
         last = source;
     }
     last.to_string()
+}
+
+/// What a failed TLS handshake says of the port; `None` of any other failure. The connector wraps the
+/// handshake's error in one of its own, whose source it is not.
+fn handshake(error: &io::Error) -> Option<String> {
+    let inner = error.get_ref()?.downcast_ref::<io::Error>()?;
+    let what = match inner.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => "it does not speak TLS".to_owned(),
+        Some(other) => format!("the TLS handshake with it failed ({other})"),
+        None => match inner.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                "it ended the TLS handshake".to_owned()
+            }
+            _ => return None,
+        },
+    };
+    Some(format!("{what}: is this the control plane's port?"))
 }
 
 /// A name or id as one path segment. Names and ids need no escaping; anything else is escaped.
@@ -228,6 +252,44 @@ pub(crate) fn segment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What `fairlead` says of a listener that answers a connection with `answer` and ends it.
+    async fn told_of(answer: &'static [u8]) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let pin = fairlead_model::CaPin([0; 32]);
+        let clock = Arc::new(fairlead_host::SystemClock::new());
+        let verifier = ControlVerifier::new(crate::tls::Anchor::Pin(pin), clock);
+        let client = RestClient::new(address.into(), verifier, None).unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // What it is asked is read, so that its answer is not lost by a reset.
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+        };
+        let (error, ()) = tokio::join!(client.get::<serde_json::Value>("/healthz"), serve);
+        let error = error.unwrap_err();
+        assert_eq!(error.exit(), Exit::Unavailable, "{error}");
+        let text = fairlead_telemetry::chain(&error);
+        assert!(text.contains(&address.to_string()), "{text}");
+        text
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_not_the_control_planes_is_said_so() {
+        let text = told_of(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        let asked = "is this the control plane's port?";
+        assert!(
+            text.contains("does not speak TLS") && text.contains(asked),
+            "{text}"
+        );
+        let text = told_of(b"").await;
+        assert!(
+            text.contains("ended the TLS handshake") && text.contains(asked),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_segment_cannot_leave_its_place() {

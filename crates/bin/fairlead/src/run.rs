@@ -11,7 +11,6 @@ use fairlead_supervisor::{SupervisorConfig, WorkerCommand};
 use fairlead_telemetry::{Health, Metrics};
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -34,12 +33,8 @@ pub(crate) enum RunError {
     Program(#[source] io::Error),
     #[error(transparent)]
     Port(#[from] PortError),
-    #[error("metrics cannot be served on {address}")]
-    Metrics {
-        address: SocketAddr,
-        #[source]
-        error: fairlead_telemetry::ServeError,
-    },
+    #[error(transparent)]
+    Metrics(#[from] fairlead_telemetry::ServeError),
     #[error("the runtime file cannot be written")]
     RuntimeFile(#[source] member::MemberError),
     #[error("the control plane cannot start")]
@@ -64,7 +59,7 @@ impl Failing for RunError {
             | Self::Signals(_)
             | Self::Program(_)
             | Self::Port(PortError::Io { .. })
-            | Self::Metrics { .. }
+            | Self::Metrics(_)
             | Self::RuntimeFile(_)
             | Self::ControlOpen(_)
             | Self::Control(_)
@@ -196,8 +191,7 @@ async fn control(settings: ControlSettings, cancel: CancellationToken) -> Result
                 Arc::new(|| Health::Ready),
                 cancel.clone(),
             )
-            .await
-            .map_err(|error| RunError::Metrics { address, error })?,
+            .await?,
         ),
         None => None,
     };

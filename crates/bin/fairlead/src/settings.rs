@@ -6,6 +6,7 @@ mod raw;
 use crate::cli::daemon::{Control, Daemon, Node, Supervisor, Worker};
 use crate::faults::{Faults, SettingsError};
 use crate::tie::Tie;
+use fairlead_host::member::{MemberFolder, MemberRole};
 use fairlead_model::HostPort;
 use fairlead_model::address::CONTROL_PORT;
 use fairlead_node::{StreamHold, StreamMemory};
@@ -216,23 +217,38 @@ fn read<'a>(
     Raw::read(table, daemon.settings.as_deref(), &flags, faults)
 }
 
+/// A role, and the daemon that runs for it.
+const fn role_of(role: &MemberRole) -> (&'static str, &'static str) {
+    match role {
+        MemberRole::Relay(_) => ("relay", "supervisor"),
+        MemberRole::Node(_) => ("node", "node"),
+    }
+}
+
 impl Common {
     /// Checks that the folder is a member's.
     ///
     /// # Errors
-    /// There is no such folder, or nobody has enrolled into it.
+    /// There is no such folder, nobody has enrolled into it, or one of the other role has.
     pub fn check_member(&self, role: &str) -> Result<(), SettingsError> {
         let mut faults = Faults::default();
-        let why = match self.dir.try_exists() {
-            Ok(false) => "there is no such folder",
-            Ok(true) if !self.dir.join("member.json").exists() => "no member has enrolled into it",
-            Ok(true) | Err(_) => return Ok(()),
-        };
         let dir = self.dir.display();
-        faults.add(
-            "--dir",
-            format!("{dir}: {why}; `fairlead enrol {role} --dir {dir} …` makes it"),
-        );
+        let folder = MemberFolder::new(self.dir.clone());
+        let new = format!("`fairlead enrol {role} --dir {dir} …` makes it");
+        let why = match self.dir.try_exists() {
+            Ok(false) => format!("there is no such folder; {new}"),
+            Ok(true) if !folder.is_enrolled() => format!("no member has enrolled into it; {new}"),
+            // One that cannot be read is the daemon's to explain.
+            Ok(true) | Err(_) => match folder.load() {
+                Ok(member) if role_of(&member.role).0 != role => {
+                    let (other, daemon) = role_of(&member.role);
+                    let name = member.name;
+                    format!("it is {other} {name}'s folder; run `fairlead run {daemon} --dir {dir}`")
+                }
+                Ok(_) | Err(_) => return Ok(()),
+            },
+        };
+        faults.add("--dir", format!("{dir}: {why}"));
         faults.finish(None)
     }
 

@@ -47,6 +47,12 @@ pub(crate) enum ControlCertError {
     /// The leaf is some member's.
     #[error("the certificate is not the control plane's: {0}")]
     Leaf(String),
+    /// No CA of the file has issued it.
+    #[error(
+        "no CA of the CA file has issued its certificate: compare the file (--ca-file, FAIRLEAD_CA_FILE or the \
+         profile's) with ca.pem in the control plane's folder; the CA presented has the pin {presented}"
+    )]
+    Issuer { presented: String },
     /// The chain does not verify.
     #[error("the certificate does not verify: {0}")]
     Chain(String),
@@ -123,7 +129,14 @@ impl ControlVerifier {
             now,
             self.provider.signature_verification_algorithms.all,
         )
-        .map_err(|e| chain(&e))?;
+        .map_err(|e| match (&self.anchor, &e) {
+            (Anchor::Certificates(_), Error::InvalidCertificate(why)) if is_stranger(why) => {
+                ControlCertError::Issuer {
+                    presented: presented_pin(leaf, intermediates),
+                }
+            }
+            (_, _) => chain(&e),
+        })?;
         Ok(Seen { ca, domain })
     }
 
@@ -141,13 +154,25 @@ impl ControlVerifier {
                     .map(|c| c.clone().into_owned())
                     .ok_or_else(|| ControlCertError::Pin {
                         expected: *pin,
-                        presented: pin_of(intermediates.last().unwrap_or(leaf))
-                            .map_or_else(|| "none".to_owned(), |pin| pin.to_string()),
+                        presented: presented_pin(leaf, intermediates),
                     })?;
                 Ok((vec![ca.clone()], Some(ca)))
             }
         }
     }
+}
+
+/// Whether the certificate is another CA's; one of the same name differs by its signature only.
+fn is_stranger(why: &CertificateError) -> bool {
+    matches!(
+        why,
+        CertificateError::UnknownIssuer | CertificateError::BadSignature
+    )
+}
+
+/// The pin of what a chain ends in.
+fn presented_pin(leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> String {
+    pin_of(intermediates.last().unwrap_or(leaf)).map_or_else(|| "none".to_owned(), |pin| pin.to_string())
 }
 
 /// The pin of a certificate: SHA-256 of its public key.

@@ -17,7 +17,7 @@ use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
 pub(crate) use find::nearest;
-pub(crate) use page::{copies, head};
+pub(crate) use page::{copies, head, once};
 use page::{or_dash, short_time, show};
 use std::ops::RangeInclusive;
 

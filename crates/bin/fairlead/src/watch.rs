@@ -5,6 +5,7 @@ use crate::exit::Failure;
 use crate::faults::{Faults, SettingsError};
 use crate::table;
 use fairlead_telemetry::chain;
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -62,6 +63,20 @@ pub(crate) async fn repeat(
     Ok(())
 }
 
+/// What to write for a time that stands behind `--watch` as a word of its own, which the command line
+/// takes for another argument: `--watch` alone has a time already.
+pub(crate) fn tip(args: &[OsString]) -> Option<String> {
+    let after = args
+        .iter()
+        .zip(args.iter().skip(1))
+        .find(|(flag, _)| *flag == "--watch");
+    let (_, time) = after?;
+    let time = time
+        .to_str()
+        .filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))?;
+    Some(format!("tip: write `--watch={time}`"))
+}
+
 fn every(watch: &Watch) -> Result<Option<Duration>, SettingsError> {
     let Some(text) = &watch.watch else {
         return Ok(None);
@@ -87,6 +102,26 @@ fn every(watch: &Watch) -> Result<Option<Duration>, SettingsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_apart_from_its_flag_gets_a_tip() {
+        let of = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            tip(&args)
+        };
+        assert_eq!(
+            of("f status --watch 1s").as_deref(),
+            Some("tip: write `--watch=1s`")
+        );
+        for line in [
+            "f status --watch",
+            "f status --watch=1s",
+            "f status --watch --json",
+            "f",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn an_interval_is_a_time_or_seconds() {

@@ -6,7 +6,7 @@ use crate::cli::verbs::Doctor;
 use crate::exit::{Exit, Failing, Failure};
 use crate::profile;
 use crate::rest::{RestClient, RestError, segment};
-use crate::verbs::{copies, nearest};
+use crate::verbs::{copies, nearest, once};
 use fairlead_admin::json;
 use fairlead_model::{ApiCode, HostPort, WallTime};
 use std::collections::BTreeSet;
@@ -95,8 +95,9 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         listeners(&mut subject, relay).await;
         reach(&mut subject, relay, &pool.nodes);
     }
+    let relay_ready = pool.relays.iter().any(|r| r.state == "ready");
     for node in &nodes {
-        member_node(&mut report.on(format!("node {}", node.name)), node);
+        member_node(&mut report.on(format!("node {}", node.name)), node, relay_ready);
     }
     for link in &links {
         member_link(&mut report.on(format!("link {}", link.name)), link);
@@ -153,11 +154,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
             "ready: another relay's supervisor shook hands with its port",
         ),
         "pending" => {
-            subject.warning(
-                "state",
-                relay.state_reason.clone(),
-                "run the command that `fairlead relay token NAME` prints on its host",
-            );
+            subject.warning("state", relay.state_reason.clone(), &enrol("relay", &relay.name));
             return;
         }
         state => subject.failed(
@@ -196,6 +193,11 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
     );
     policy(subject, &relay.policy);
     lease(subject, &relay.policy);
+}
+
+/// What to do for a member that has not enrolled.
+fn enrol(kind: &str, name: &str) -> String {
+    format!("run the command that `fairlead {kind} token {name}` prints on its host")
 }
 
 fn identity(subject: &mut Subject<'_>, not_after: Option<&str>, cloned: Option<&json::Copies>) {
@@ -351,16 +353,17 @@ fn reach(subject: &mut Subject<'_>, relay: &json::Relay, nodes: &[json::Node]) {
     }
 }
 
-fn member_node(subject: &mut Subject<'_>, node: &json::Node) {
+fn member_node(subject: &mut Subject<'_>, node: &json::Node, relay_ready: bool) {
+    const NO_RELAY: &str =
+        "no relay of the pool is ready, and no node is before one is: begin with the relays";
     match node.state.as_str() {
         "ready" => subject.ok("state", "ready"),
         "pending" => {
-            subject.warning(
-                "state",
-                node.state_reason.clone(),
-                "run the command that `fairlead node token NAME` prints on its host",
-            );
+            subject.warning("state", node.state_reason.clone(), &enrol("node", &node.name));
             return;
+        }
+        "not-ready" if !relay_ready => {
+            subject.failed("state", format!("not-ready: {}", node.state_reason), NO_RELAY);
         }
         state => subject.failed(
             "state",
@@ -389,11 +392,11 @@ fn member_node(subject: &mut Subject<'_>, node: &json::Node) {
             );
         } else {
             let found = format!("{name}: {}", or_none(&reach.error));
-            subject.failed(
-                "relay",
-                found,
-                "see that the node's network lets UDP out to the relay's address",
-            );
+            let advice = match relay_ready {
+                true => "see that the node's network lets UDP out to the relay's address",
+                false => NO_RELAY,
+            };
+            subject.failed("relay", found, advice);
         }
     }
 }
@@ -406,7 +409,12 @@ fn member_link(subject: &mut Subject<'_>, link: &json::Link) {
         );
     }
     for wait in &link.waiting_for {
-        subject.failed("state", wait.clone(), "it goes on by itself once this is so");
+        let advice = if wait.contains("cannot listen on") {
+            "free that address on the consumer's host, or remove the link and add it with another --listen"
+        } else {
+            "once this is mended, the link is ready by itself"
+        };
+        subject.failed("state", once(wait), advice);
     }
     if let Some(refusal) = &link.last_refusal {
         let found = format!(

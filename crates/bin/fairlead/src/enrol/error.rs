@@ -2,6 +2,7 @@
 
 use crate::exit::{Exit, Failing};
 use crate::rest::RestError;
+use crate::token::TokenError;
 use fairlead_host::LockError;
 use fairlead_host::file::FileError;
 use fairlead_host::member::MemberError;
@@ -36,16 +37,9 @@ pub(crate) enum EnrolError {
     /// Somebody else enrols into it.
     #[error("another enrolment into this --dir is running")]
     Running(#[source] LockError),
-    /// The token cannot be read.
-    #[error("--token-file {file} cannot be read")]
-    TokenInput {
-        file: String,
-        #[source]
-        source: io::Error,
-    },
-    /// There is no token.
-    #[error("no token: give it on standard input, or in a file with --token-file")]
-    TokenMissing,
+    /// There is no token, or it cannot be read.
+    #[error("--token-file")]
+    Token(#[from] TokenError),
     /// The host's fingerprint.
     #[error("the host's key cannot be read or made (another place: --host-key-file)")]
     Host(#[source] FileError),
@@ -67,7 +61,7 @@ impl Failing for EnrolError {
     fn exit(&self) -> Exit {
         match self {
             Self::AlreadyEnrolled { .. } => Exit::Refused,
-            Self::NotEmpty(_) | Self::TokenInput { .. } | Self::TokenMissing => Exit::Usage,
+            Self::NotEmpty(_) | Self::Token(_) => Exit::Usage,
             Self::Rest(error) => error.exit(),
             Self::Running(_) => Exit::Conflict,
             Self::Folder { .. }

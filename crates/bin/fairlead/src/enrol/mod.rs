@@ -12,10 +12,10 @@ mod staging;
 use crate::cli::daemon::{Enrol, EnrolMember};
 use crate::exit::Failure;
 use crate::faults::{Faults, SettingsError};
-use crate::prompt;
 use crate::rest::{RestClient, RestError};
 use crate::table;
 use crate::tls::{Anchor, ControlVerifier};
+use crate::token;
 use error::EnrolError;
 use fairlead_admin::json::{EnrolRequest, EnrolResponse};
 use fairlead_host::rng::Token;
@@ -23,14 +23,11 @@ use fairlead_host::{Clock, SystemClock};
 use fairlead_model::{ApiCode, CaPin, HostPort, ListenAddress};
 use install::Material;
 use staging::Staging;
-use std::io::{IsTerminal, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A token's file or input is at most this long; a token has 43 characters.
-const TOKEN_INPUT_LEN_MAX: u64 = 4096;
 /// A request whose answer was lost is sent again with the same key, which the control plane takes
 /// as the same enrolment (R-ENR-02).
 const ATTEMPTS_MAX: u32 = 4;
@@ -139,7 +136,7 @@ async fn enrol(request: &Request) -> Result<EnrolResponse, EnrolError> {
     // Everything that may fail on this host comes before the token is spent.
     install::check_place(&request.dir)?;
     let mut staging = Staging::open(&request.dir)?;
-    let token = read_token(&request.token_file)?;
+    let token = token::read(&request.token_file)?;
     let result = spend(request, &token, &mut staging).await;
     if let Err(error) = &result {
         match error {
@@ -227,35 +224,6 @@ async fn post(client: &RestClient, body: &EnrolRequest) -> Result<EnrolResponse,
     }
 }
 
-fn read_token(file: &str) -> Result<Token, EnrolError> {
-    read_secret(file)
-        .map_err(|source| EnrolError::TokenInput {
-            file: file.to_owned(),
-            source,
-        })?
-        .ok_or(EnrolError::TokenMissing)
-}
-
-/// A token from a file, or from standard input for `-`, asked for on a terminal; `None` if there is
-/// none in it.
-pub(crate) fn read_secret(file: &str) -> std::io::Result<Option<Token>> {
-    let mut text = zeroize::Zeroizing::new(String::new());
-    if file == "-" && std::io::stdin().is_terminal() {
-        text = prompt::secret("Token: ")?;
-    } else if file == "-" {
-        std::io::stdin()
-            .lock()
-            .take(TOKEN_INPUT_LEN_MAX)
-            .read_to_string(&mut text)?;
-    } else {
-        std::fs::File::open(file)?
-            .take(TOKEN_INPUT_LEN_MAX)
-            .read_to_string(&mut text)?;
-    }
-    let token = text.trim();
-    Ok((!token.is_empty()).then(|| Token::from_text(token.to_owned())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,18 +268,5 @@ mod tests {
             assert_eq!(request.control.to_string(), want);
             assert_eq!(request.role, Role::Node);
         }
-    }
-
-    #[test]
-    fn an_empty_token_file_holds_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t");
-        std::fs::write(&path, " \n").unwrap();
-        let path = path.to_str().unwrap();
-        assert!(matches!(read_token(path), Err(EnrolError::TokenMissing)));
-        std::fs::write(path, "abc\n").unwrap();
-        assert_eq!(read_token(path).unwrap().expose(), "abc");
-        let error = read_token("/nonexistent/t").unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/t"), "{error}");
     }
 }

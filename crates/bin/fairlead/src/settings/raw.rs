@@ -4,6 +4,7 @@ use super::{Kind, Setting};
 use crate::faults::Faults;
 use fairlead_host::file;
 use fairlead_model::ListenAddress;
+use fairlead_telemetry::chain;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,17 +23,19 @@ impl Raw {
         faults: &mut Faults,
     ) -> Self {
         let mut raw = Self(BTreeMap::new());
-        if let Some(path) = path
-            && let Some(contents) = faults.take("--settings", file::read_text(path, FILE_LEN_MAX))
-        {
-            raw.take_file(&path.display().to_string(), &contents, table, faults);
+        let mut whole = true;
+        if let Some(path) = path {
+            let contents = file::read_text(path, FILE_LEN_MAX).map_err(|e| chain(&e));
+            whole = faults
+                .take("--settings", contents)
+                .is_some_and(|text| raw.take_file(&path.display().to_string(), &text, table, faults));
         }
         for (key, value) in flags {
             if let Some(value) = value {
                 raw.0.insert(key, (flag(key), (*value).to_owned()));
             }
         }
-        raw.complete(table, faults);
+        raw.complete(table, whole, faults);
         raw
     }
 
@@ -43,18 +46,25 @@ impl Raw {
         faults: &mut Faults,
     ) -> Self {
         let mut raw = Self(BTreeMap::new());
-        raw.take_file(name, contents, table, faults);
-        raw.complete(table, faults);
+        let whole = raw.take_file(name, contents, table, faults);
+        raw.complete(table, whole, faults);
         raw
     }
 
-    /// Takes a file's values; every unknown key and wrong kind is noted with its place.
-    fn take_file(&mut self, name: &str, contents: &str, table: &'static [Setting], faults: &mut Faults) {
+    /// Takes a file's values; every unknown key and wrong kind is noted with its place. Whether it is
+    /// TOML at all.
+    fn take_file(
+        &mut self,
+        name: &str,
+        contents: &str,
+        table: &'static [Setting],
+        faults: &mut Faults,
+    ) -> bool {
         let parsed: toml::Table = match contents.parse() {
             Ok(parsed) => parsed,
             Err(error) => {
                 faults.add(name, error.to_string().trim_end().to_owned());
-                return;
+                return false;
             }
         };
         for (key, value) in parsed {
@@ -77,10 +87,11 @@ impl Raw {
                 }
             }
         }
+        true
     }
 
-    /// Fills in defaults and notes what is missing.
-    fn complete(&mut self, table: &'static [Setting], faults: &mut Faults) {
+    /// Fills in defaults and notes what is missing; of a file that was not read, that is not known.
+    fn complete(&mut self, table: &'static [Setting], whole: bool, faults: &mut Faults) {
         for setting in table {
             if self.0.contains_key(setting.key) {
                 continue;
@@ -88,7 +99,7 @@ impl Raw {
             if let Some(default) = setting.default {
                 self.0
                     .insert(setting.key, (flag(setting.key), default.to_owned()));
-            } else if setting.required {
+            } else if setting.required && whole {
                 faults.add(flag(setting.key), format!("is missing. {}", setting.meaning));
             }
         }

@@ -84,7 +84,9 @@ fn a_file_that_is_no_toml_or_missing_is_named() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("/nonexistent/x.toml"), "{text}");
-    assert!(ControlSettings::parse("dir = ").is_err());
+    assert!(text.contains("one thing is wrong"), "{text}");
+    let broken = ControlSettings::parse("dir = ").unwrap_err();
+    assert_eq!(broken.faults().len(), 1, "{broken}");
     let advertised = |listen: &str| {
         let contents = format!("dir = \"d\"\nadvertise = \"h\"\n{listen}");
         ControlSettings::parse(&contents).map(|s| s.advertise.to_string())
@@ -95,6 +97,38 @@ fn a_file_that_is_no_toml_or_missing_is_named() {
         Ok("h:25530".to_owned())
     );
     assert!(advertised("listen = \"127.0.0.1:0\"").is_err());
+}
+
+/// The folder of the other role is named as such, with the daemon that runs there.
+#[test]
+fn a_folder_of_another_role_is_told() {
+    use fairlead_host::member::MemberConfig;
+    let dir = tempfile::tempdir().unwrap();
+    let common = Common {
+        dir: dir.path().to_owned(),
+        metrics: None,
+        log_format: LogFormat::Text,
+        tie: None,
+    };
+    let empty = common.check_member("node").unwrap_err().to_string();
+    assert!(empty.contains("no member has enrolled into it"), "{empty}");
+    let config = MemberConfig {
+        role: MemberRole::Node("0192f0c1-7d3a-7c55-9d0e-6b2f1f0a9c11".parse().unwrap()),
+        name: "alpha".parse().unwrap(),
+        trust_domain: "pool.example".parse().unwrap(),
+        control: "control.example:8443".parse().unwrap(),
+        ca_pin: fairlead_model::CaPin([0; 32]),
+        grpc_server_name: "control".to_owned(),
+        advertised_address: None,
+        listen: None,
+    };
+    MemberFolder::new(dir.path().to_owned()).save(&config).unwrap();
+    common.check_member("node").unwrap();
+    let other = common.check_member("relay").unwrap_err().to_string();
+    assert!(
+        other.contains("node alpha's folder") && other.contains("`fairlead run node --dir"),
+        "{other}"
+    );
 }
 
 #[test]

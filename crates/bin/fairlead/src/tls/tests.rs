@@ -66,6 +66,19 @@ fn a_leaf_of_another_ca_beside_the_pinned_one_is_refused() {
     assert!(matches!(error, ControlCertError::Chain(_)), "{error}");
 }
 
+/// R-ENR-01: a CA file of another installation is named, with what to compare.
+#[test]
+fn a_ca_that_the_file_does_not_hold_is_said_so() {
+    let good = chain(CONTROL, (-1, 1));
+    check(Anchor::Certificates(vec![good.ca.clone()]), &good).unwrap();
+    let other = chain(CONTROL, (-1, 1));
+    let error = check(Anchor::Certificates(vec![other.ca]), &good).unwrap_err();
+    assert!(matches!(error, ControlCertError::Issuer { .. }), "{error}");
+    let pin = pin_of(&good.ca).unwrap().to_string();
+    let text = error.to_string();
+    assert!(text.contains(&pin) && text.contains("--ca-file"), "{text}");
+}
+
 #[test]
 fn a_member_is_not_the_control_plane() {
     let uri = "spiffe://pool.example/node/0192f0c1-7d3a-7c55-9d0e-6b2f1f0a9c11";

@@ -170,6 +170,11 @@ impl Builder<'_> {
     pub(super) fn banner(&self, file: &PoolFile, others: &[String]) {
         let say = |text: &str| self.progress.say(text);
         say(&format!(
+            "  console    {}/  (log in with the token in {})",
+            file.control.url,
+            file.control.admin_token_file.display()
+        ));
+        say(&format!(
             "  API        {}  (REST; described at /v1/openapi.json)",
             file.control.url
         ));

@@ -95,11 +95,36 @@ async fn echo(mut stream: UnixStream) -> io::Result<()> {
 
 /// What the stream has shown so far.
 #[derive(Debug, Default)]
-struct Figures {
+pub(super) struct Figures {
     verified: Cell<u64>,
     longest_gap: Cell<Duration>,
     breaks: Cell<u64>,
     kills: Cell<u64>,
+    moves: Cell<u64>,
+}
+
+impl Figures {
+    /// All of them, for the end; `None` where no stream has carried anything.
+    pub(super) fn totals(&self) -> Option<String> {
+        (self.verified.get() > 0).then(|| format!("demo, in all: {}", self.line()))
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{:.1} MiB verified, {} killed, {}, longest gap {} ms, {} broken",
+            mebibytes(self.verified.get()),
+            counted(self.kills.get(), "relay"),
+            counted(self.moves.get(), "move"),
+            self.longest_gap.get().as_millis(),
+            counted(self.breaks.get(), "stream"),
+        )
+    }
+}
+
+/// `1 relay`, `2 relays`.
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// When a broken stream is tried again.
@@ -133,13 +158,18 @@ impl Again {
 
 /// Keeps a verified stream running through the link, kills the workers of `relays` in turn, and shows
 /// the figures, for ever.
-pub(super) async fn show(listen: SocketAddr, relays: &[String], layout: &Layout, progress: &Progress) {
-    let figures = Figures::default();
+pub(super) async fn show(
+    listen: SocketAddr,
+    relays: &[String],
+    layout: &Layout,
+    progress: &Progress,
+    figures: &Figures,
+) {
     let stream = async {
         let mut again = Again::default();
         loop {
             let before = figures.verified.get();
-            let Err(error) = run_stream(listen, &figures).await;
+            let Err(error) = run_stream(listen, figures).await;
             let carried = figures.verified.get() > before;
             if again.broke(carried) {
                 figures.breaks.set(figures.breaks.get().saturating_add(1));
@@ -151,17 +181,12 @@ pub(super) async fn show(listen: SocketAddr, relays: &[String], layout: &Layout,
     let show = async {
         loop {
             tokio::time::sleep(SHOW_PAUSE).await;
-            progress.live(&format!(
-                "demo: {:.1} MiB verified, {} relays killed, {} moves, longest gap {} ms, {} streams broken",
-                mebibytes(figures.verified.get()),
-                figures.kills.get(),
-                moves(layout).await,
-                figures.longest_gap.get().as_millis(),
-                figures.breaks.get(),
-            ));
+            // A daemon that does not tell at the moment has not moved less.
+            figures.moves.set(figures.moves.get().max(moves(layout).await));
+            progress.live(&format!("demo: {}", figures.line()));
         }
     };
-    tokio::join!(stream, show, kill_in_turn(relays, layout, progress, &figures));
+    tokio::join!(stream, show, kill_in_turn(relays, layout, progress, figures));
 }
 
 /// Kills the workers in turn, for ever; their supervisors start them again.
@@ -299,6 +324,19 @@ mod tests {
         fill(37, &mut part);
         assert_eq!(whole[30..70], part);
         assert_ne!(whole[..40], part);
+    }
+
+    #[test]
+    fn totals_are_said_of_a_stream_that_carried_something() {
+        let figures = Figures::default();
+        assert_eq!(figures.totals(), None);
+        figures.verified.set(3 << 20);
+        figures.kills.set(1);
+        figures.moves.set(2);
+        assert_eq!(
+            figures.totals().unwrap(),
+            "demo, in all: 3.0 MiB verified, 1 relay killed, 2 moves, longest gap 0 ms, 0 streams broken"
+        );
     }
 
     #[test]

@@ -20,13 +20,13 @@ use crate::cli::pool::Up;
 use crate::exit::Failure;
 use build::Builder;
 use daemon::Daemons;
+use demo::Figures;
 use error::UpError;
 use fairlead_host::{FolderLock, Shutdown};
 use layout::{Addresses, Layout};
 use plan::Plan;
 use progress::Progress;
 use std::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// Runs the pool until Ctrl-C or SIGTERM.
 pub(crate) async fn run(flags: &Up) -> Result<(), Failure> {
@@ -56,10 +56,14 @@ async fn run_plan(plan: &Plan) -> Result<(), UpError> {
     let began = Instant::now();
     let stop = shutdown.token();
     let mut daemons = Daemons::new(&layout, plan.log_format)?;
+    let figures = Figures::default();
     let result = tokio::select! {
-        result = serve(plan, &layout, &addresses, &daemons, &progress, began, stop.clone()) => result,
+        result = serve(plan, &layout, &addresses, &daemons, &progress, began, &figures) => result,
         () = stop.cancelled() => Ok(()),
     };
+    if let Some(totals) = figures.totals() {
+        progress.say(&totals);
+    }
     progress.say("stopping");
     daemons.stop(&layout).await;
     let removed = pool_file::remove(&layout);
@@ -76,7 +80,7 @@ async fn serve(
     daemons: &Daemons,
     progress: &Progress,
     began: Instant,
-    stop: CancellationToken,
+    figures: &Figures,
 ) -> Result<(), UpError> {
     let echo = demo::Echo::start(&layout.demo_socket(), plan.needs_echo())?;
     let builder = Builder {
@@ -108,7 +112,7 @@ async fn serve(
     let relays = plan.relay_names();
     let demo = async {
         match plan.demo {
-            true => demo::show(addresses.demo_listen, &relays, layout, progress).await,
+            true => demo::show(addresses.demo_listen, &relays, layout, progress, figures).await,
             false => std::future::pending().await,
         }
     };
@@ -116,6 +120,5 @@ async fn serve(
         result = watch.keep(first) => result,
         () = demo => Ok(()),
         () = echo.serve() => Ok(()),
-        () = stop.cancelled() => Ok(()),
     }
 }

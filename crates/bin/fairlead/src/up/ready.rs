@@ -4,6 +4,7 @@ use super::build::{Builder, LOOK_PAUSE};
 use super::error::UpError;
 use super::plan::{CONSUMER, DEMO_LINK, PUBLISHER};
 use crate::rest::{RestClient, RestError};
+use crate::verbs::once;
 use fairlead_admin::json;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl Waiting {
             waiting.add(own, ("node", &node.name, &node.state), &node.state_reason);
         }
         for link in links.iter().filter(|l| l.state != "ready") {
-            let reason = link.waiting_for.join("; ");
+            let reason = once(&link.waiting_for.join("; "));
             waiting.add(own_link(link), ("link", &link.name, &link.state), &reason);
         }
         waiting

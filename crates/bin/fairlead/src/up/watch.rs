@@ -73,11 +73,14 @@ impl Watch<'_> {
         let mut known = self.daemons.all();
         let mut looks = 0u32;
         let mut warned = Warned::default();
+        let mut workers = BTreeMap::new();
+        self.tell_workers(&mut workers, &written);
         loop {
             tokio::time::sleep(LOOK_PAUSE).await;
             self.tell(&mut known);
             let mut file = written.clone();
             self.refresh(&mut file);
+            self.tell_workers(&mut workers, &file);
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_PER_LINKS) {
                 match self.links().await {
@@ -128,6 +131,19 @@ impl Watch<'_> {
             }
         }
         *known = now;
+    }
+
+    /// Says which workers are others than before: their supervisors started them again.
+    fn tell_workers(&self, known: &mut BTreeMap<String, u32>, file: &PoolFile) {
+        for relay in &file.relays {
+            let (name, pid) = (&relay.name, relay.worker_pid);
+            let before = known.insert(name.clone(), pid).filter(|before| *before != pid);
+            if let Some(before) = before {
+                self.progress.say(&format!(
+                    "the worker of relay {name} ended (process {before}) and is back as process {pid}"
+                ));
+            }
+        }
     }
 
     fn control(&self) -> ControlEntry {

@@ -19,7 +19,7 @@ pub(super) struct One<'a> {
 
 /// It is not there.
 #[derive(Debug, thiserror::Error)]
-#[error("{error}; {}", hint(text, names, *more))]
+#[error("{}", said(&error.to_string(), text, names, *more))]
 struct NotFound {
     error: RestError,
     text: String,
@@ -27,11 +27,13 @@ struct NotFound {
     more: bool,
 }
 
-/// The name that was likely meant, else all of them.
-fn hint(text: &str, names: &[String], more: bool) -> String {
+/// The error, and the name that was likely meant, else all of them if it does not list them itself.
+fn said(error: &str, text: &str, names: &[String], more: bool) -> String {
+    let there = are(names, more);
     match nearest(text, names) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => format!("there {}", are(names, more)),
+        Some(name) => format!("{error}; did you mean `{name}`?"),
+        None if error.contains(&there) => error.to_owned(),
+        None => format!("{error}; there {there}"),
     }
 }
 
@@ -138,7 +140,12 @@ mod tests {
         assert_eq!(are(&names(&["a", "b"]), true), "are: a, b, …");
         assert_eq!(are(&[], false), "are none");
         let known = names(&["alpha", "paris-1"]);
-        assert_eq!(hint("alhpa", &known, false), "did you mean `alpha`?");
-        assert_eq!(hint("tokyo", &known, false), "there are: alpha, paris-1");
+        assert_eq!(said("no", "alhpa", &known, false), "no; did you mean `alpha`?");
+        assert_eq!(
+            said("no", "tokyo", &known, false),
+            "no; there are: alpha, paris-1"
+        );
+        let listed = "there is no `tokyo`; there are: alpha, paris-1";
+        assert_eq!(said(listed, "tokyo", &known, false), listed);
     }
 }

@@ -232,8 +232,19 @@ pub(super) fn node(n: &json::Node) {
 pub(super) fn link_reason(l: &json::Link) -> String {
     match &l.last_refusal {
         Some(refusal) if l.waiting_for.is_empty() => refused(refusal),
-        Some(_) | None => or_dash(&l.waiting_for.join("; ")),
+        Some(_) | None => or_dash(&once(&l.waiting_for.join("; "))),
     }
+}
+
+/// A reason, without those parts that only repeat the end of the part before.
+pub(crate) fn once(reason: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in reason.split(": ") {
+        if parts.last().is_none_or(|before| !before.ends_with(part)) {
+            parts.push(part);
+        }
+    }
+    parts.join(": ")
 }
 
 fn refused(refusal: &json::Refusal) -> String {
@@ -251,7 +262,7 @@ pub(super) fn link(l: &json::Link) {
         ("name", l.name.clone()),
         ("id", l.id.clone()),
         ("state", l.state.clone()),
-        ("waiting for", l.waiting_for.join("; ")),
+        ("waiting for", once(&l.waiting_for.join("; "))),
         (
             "last refusal",
             l.last_refusal.as_ref().map(refused).unwrap_or_default(),
@@ -321,6 +332,18 @@ mod tests {
             text.contains("\n  fairlead run supervisor --dir /var/lib/x\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_reason_is_not_said_twice() {
+        let doubled = "consumer a cannot listen on [::1]:80: cannot listen on [::1]:80: Address in use";
+        assert_eq!(
+            once(doubled),
+            "consumer a cannot listen on [::1]:80: Address in use"
+        );
+        for kept in ["", "a: b", "no relay is ready; b: c"] {
+            assert_eq!(once(kept), kept);
+        }
     }
 
     #[test]

@@ -321,6 +321,9 @@ fn names_that_are_not_there_are_answered_with_those_that_are() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
         assert!(text.contains(says), "{arguments:?}: {text}");
     }
+    let nope = control.cli(&["settings", "get", "nope"]);
+    let text = String::from_utf8_lossy(&nope.stderr).into_owned();
+    assert_eq!(text.matches("grant.lifetime").count(), 1, "{text}");
     assert!(
         control
             .cli(&["settings", "set", "policy.lease=48h"])
@@ -333,6 +336,26 @@ fn names_that_are_not_there_are_answered_with_those_that_are() {
         last.contains("policy.lease") && last.lines().count() == 2,
         "{last}"
     );
+}
+
+/// A pool without a relay is not said to need nothing; a file that is no token is named as such.
+#[test]
+fn an_empty_pool_and_a_wrong_token_file_are_said_so() {
+    let control = Control::start();
+    let status = control.json(&["status", "--json"]);
+    assert!(status["warnings"].is_array(), "{status}");
+    let status = control.cli(&["status"]);
+    let text = String::from_utf8(status.stdout).unwrap();
+    assert!(text.contains("no relay yet: fairlead relay add"), "{text}");
+    assert!(!text.contains("nothing needs attention"), "{text}");
+    let mut other = control.command(&["status"]);
+    let output = other
+        .env("FAIRLEAD_TOKEN_FILE", control.path("control/ca.pem"))
+        .output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{text}");
+    assert!(text.contains("ca.pem does not hold a token"), "{text}");
 }
 
 /// R-ENR-02: a typing error is taken back, a lost token replaced; one's own admin token is not
