@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,9 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a daemon may take to stop before it is ended from within: longer than a worker's
 /// grace under its supervisor (8 s), shorter than systemd's 90 s.
 const STOP_GRACE: Duration = Duration::from_secs(20);
+/// Connections that wait to be accepted, the kernel's own bound (net.core.somaxconn). One that finds
+/// no place there is taken for open by its end and unknown to ours, which then cannot close it.
+const CONTROL_BACKLOG: u32 = 4096;
 
 /// Why a daemon could not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -178,10 +182,19 @@ where
     result
 }
 
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(CONTROL_BACKLOG)
+}
+
 async fn control(settings: ControlSettings, cancel: CancellationToken) -> Result<(), RunError> {
-    let listener = tokio::net::TcpListener::bind(settings.listen)
-        .await
-        .map_err(|e| ports::explain(settings.listen, Protocol::Tcp, e))?;
+    let listener = bind(settings.listen).map_err(|e| ports::explain(settings.listen, Protocol::Tcp, e))?;
     let metrics = Metrics::new("control");
     let served = match settings.common.metrics {
         Some(address) => Some(

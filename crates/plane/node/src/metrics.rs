@@ -154,6 +154,14 @@ impl NodeMetrics {
         metrics
     }
 
+    /// Ends the series that say how a relay is reached: a zero for one that nobody wants any more
+    /// would be an alarm for ever.
+    pub(crate) fn forget_relay(&self, relay: &RelayLabel) {
+        self.hop_connected.remove(relay);
+        self.hop_rtt.remove(relay);
+        self.liveness_connected.remove(relay);
+    }
+
     fn register(&self, registry: &Metrics) {
         let m = self.clone();
         registry.register_by(

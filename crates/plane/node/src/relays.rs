@@ -74,6 +74,11 @@ impl Relays {
         self.lock().entry(relay).or_default();
     }
 
+    /// Whether the relay is in the policy.
+    pub(crate) fn wanted(&self, relay: RelayId) -> bool {
+        self.lock().contains_key(&relay)
+    }
+
     /// A relay that left the policy.
     pub(crate) fn remove(&self, relay: RelayId) {
         self.lock().remove(&relay);

@@ -193,6 +193,10 @@ async fn keep(
         context.metrics.hop_connected.get_or_create(&label).set(0);
         context.relays.down(target.relay, number, why.clone());
         if cancel.is_cancelled() {
+            // It left the policy: what is no more wanted is not missed.
+            if !context.relays.wanted(target.relay) {
+                context.metrics.forget_relay(&label);
+            }
             return;
         }
         if established {

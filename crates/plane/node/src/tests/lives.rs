@@ -2,6 +2,7 @@
 
 use super::pool::{PATIENCE, Pool, eventually};
 use super::traffic::{echo, exchange, pattern};
+use fairlead_model::Name;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -157,4 +158,18 @@ async fn a_revocation_ends_a_suspended_stream_by_the_consumers_own_policy() {
         .await
         .unwrap();
     assert!(ended.is_err(), "{ended:?}");
+}
+
+/// R-UI-03: a relay that has left the policy is missed by nobody: its series end, and with them any
+/// alarm about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_relay_that_left_the_policy_leaves_no_series() {
+    let mut pool = Pool::start(2, &[echo().await]).await;
+    let gone = pool.workers.pop().unwrap();
+    let name: Name = format!("relay-{}", gone.id.to_bytes()[0]).parse().unwrap();
+    let label = crate::metrics::RelayLabel::of(&name);
+    let reached = pool.alpha.started.metrics.hop_connected.clone();
+    assert_eq!(reached.get(&label).map(|gauge| gauge.get()), Some(1));
+    pool.publish().await;
+    eventually("the relay's series to end", || reached.get(&label).is_none()).await;
 }
