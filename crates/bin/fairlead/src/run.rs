@@ -11,6 +11,7 @@ use fairlead_supervisor::{SupervisorConfig, WorkerCommand};
 use fairlead_telemetry::{Health, Metrics};
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
