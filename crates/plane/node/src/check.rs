@@ -310,6 +310,7 @@ impl PathChecker {
             headroom: shared.headroom.clone(),
             turn: AtomicUsize::new(0),
             kind,
+            listeners: shared.listeners.clone(),
         });
         let opened = Opening::new(&consumer, &path.consumption, &socket, Instant::now())
             .run()

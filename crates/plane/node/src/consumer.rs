@@ -2,7 +2,7 @@
 
 use crate::association::{Association, Associations, StreamKind};
 use crate::driver::{Driver, Further, LegIo, Mover, Near, Outcome};
-use crate::listen::Admission;
+use crate::listen::{Admission, ListenerTable};
 use crate::live::{LiveGuard, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::open::{HOLD, OpenFailure, Opening};
@@ -12,7 +12,7 @@ use crate::socket::EndSocket;
 use crate::told;
 use crate::view::ViewReceiver;
 use fairlead_host::{Clock, Headroom};
-use fairlead_model::{StreamNumber, TunnelId};
+use fairlead_model::{RefusalCode, StreamNumber, TunnelId};
 use fairlead_stream::{Config, Stream};
 use fairlead_trust::Consumption;
 use std::pin::Pin;
@@ -44,6 +44,8 @@ pub(crate) struct Consumer {
     pub(crate) turn: AtomicUsize,
     /// What its streams are for.
     pub(crate) kind: StreamKind,
+    /// Is told of connections that were turned away.
+    pub(crate) listeners: ListenerTable,
 }
 
 /// A stream that a relay and the publisher's daemon have taken.
@@ -113,11 +115,20 @@ impl Consumer {
             .drive(socket, opened, consumption, tunnel, held.clone())
             .await;
         self.report(consumption, tunnel, &outcome);
-        let socket = outcome.untouched()?;
-        if started.elapsed() >= HOLD {
-            socket.reset();
+        let refused = outcome.refusal();
+        let again = match outcome.untouched() {
+            Some(socket) if started.elapsed() >= HOLD => {
+                socket.reset();
+                None
+            }
+            again => again,
+        };
+        let Some(socket) = again else {
+            if let Some(code) = refused {
+                self.turned_away(consumption, code);
+            }
             return None;
-        }
+        };
         tokio::time::sleep(AGAIN_AFTER).await;
         Some((socket, take(&held)?))
     }
@@ -166,7 +177,10 @@ impl Consumer {
     fn refused(&self, consumption: &Consumption, failure: OpenFailure) {
         let (route, reason) = (consumption.route, failure.as_str());
         match failure {
-            OpenFailure::Refused(code) => self.metrics.refused(StreamRole::Consumer, code),
+            OpenFailure::Refused(code) => {
+                self.metrics.refused(StreamRole::Consumer, code);
+                self.turned_away(consumption, code);
+            }
             OpenFailure::NoRelay
             | OpenFailure::NoGrant
             | OpenFailure::Full
@@ -176,6 +190,11 @@ impl Consumer {
         if let Some(suppressed) = told::stream(reason) {
             tracing::info!(%route, publisher = %consumption.publisher, code = reason, suppressed, "stream not opened; connection reset");
         }
+    }
+
+    fn turned_away(&self, consumption: &Consumption, code: RefusalCode) {
+        let (at, now) = (self.clock.wall(), self.clock.mono());
+        self.listeners.turned_away(consumption.route, code, at, now);
     }
 
     fn report(&self, consumption: &Consumption, tunnel: TunnelId, outcome: &Outcome) {

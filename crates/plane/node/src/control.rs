@@ -334,16 +334,6 @@ impl ControlSession {
                 error: reach.error,
                 registered_endpoint_ids: reach.registered.iter().map(|e| id_bytes(e.to_bytes())).collect(),
             });
-        let listeners = self
-            .listeners
-            .states()
-            .into_iter()
-            .map(|(route, state)| pb::ListenerState {
-                route_id: id_bytes(route.to_bytes()),
-                listening: state.is_ok(),
-                error: state.err().unwrap_or_default(),
-                last_refusal: None,
-            });
         pb::NodeStatus {
             policy_epoch: epoch.0,
             policy_revision: revision.0,
@@ -353,13 +343,30 @@ impl ControlSession {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
             relays: relays.collect(),
-            listeners: listeners.collect(),
+            listeners: listener_states(&self.listeners),
             live_streams: self.live.len() as u64,
             memory_bytes: fairlead_host::resources().rss_bytes,
             metrics: self.metrics_url.clone(),
             grants_digest: Bytes::copy_from_slice(&grants_digest),
         }
     }
+}
+
+/// The listeners, as the control plane is told.
+pub(crate) fn listener_states(listeners: &ListenerTable) -> Vec<pb::ListenerState> {
+    let states = listeners.states().into_iter();
+    states
+        .map(|(route, state)| pb::ListenerState {
+            route_id: id_bytes(route.to_bytes()),
+            listening: state.bound.is_ok(),
+            error: state.bound.err().unwrap_or_default(),
+            last_refusal: state.last_refusal.map(|refusal| pb::LastRefusal {
+                code: u32::from(refusal.code.number()),
+                at_ms: refusal.at.0,
+                count: refusal.count,
+            }),
+        })
+        .collect()
 }
 
 /// Waits until a status is due. Cancel safe: a change that was noticed is noticed again.

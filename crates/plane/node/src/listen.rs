@@ -6,7 +6,7 @@ use crate::consumer::Consumer;
 use crate::view::{View, ViewReceiver};
 use fairlead_host::descriptors::is_exhaustion;
 use fairlead_host::{DescriptorPlace, Headroom};
-use fairlead_model::{ListenAddress, RouteId};
+use fairlead_model::{ListenAddress, MonoTime, RefusalCode, RouteId, WallTime};
 use fairlead_telemetry::RateLimitedLog;
 use fairlead_trust::Consumption;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -35,12 +35,40 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LOG_EVERY: Duration = Duration::from_secs(30);
 /// Wait before an address that could not be bound is tried again.
 const BIND_RETRY: Duration = Duration::from_secs(1);
+/// How often refusals are told at once; those between go up with the next status. Applications that
+/// try again without a pause must not make a status each time.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether each consumption's listener works, for the control plane. Clones share it.
+/// What the control plane is told of one consumption's listener.
+#[derive(Debug, Clone)]
+pub(crate) struct ListenerState {
+    /// `Err` says why it does not listen.
+    pub(crate) bound: Result<(), String>,
+    /// The latest connection that was turned away with a code.
+    pub(crate) last_refusal: Option<LastRefusal>,
+}
+
+/// The latest refusal of a route, and how many there were since its listener came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastRefusal {
+    pub(crate) code: RefusalCode,
+    pub(crate) at: WallTime,
+    pub(crate) count: u64,
+}
+
+/// Whether each consumption's listener works and whom it turned away, for the control plane. As
+/// large as the policy's consumptions. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct ListenerTable {
-    states: Arc<Mutex<BTreeMap<RouteId, Result<(), String>>>>,
+    states: Arc<Mutex<States>>,
     changed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct States {
+    of: BTreeMap<RouteId, ListenerState>,
+    /// When a refusal was told at once last.
+    told: Option<MonoTime>,
 }
 
 impl ListenerTable {
@@ -52,27 +80,53 @@ impl ListenerTable {
         }
     }
 
-    /// Every consumption's listener: `Err` says why it does not listen.
-    pub(crate) fn states(&self) -> Vec<(RouteId, Result<(), String>)> {
+    /// Every consumption's listener.
+    pub(crate) fn states(&self) -> Vec<(RouteId, ListenerState)> {
         let table = self.lock();
         table
+            .of
             .iter()
             .map(|(route, state)| (*route, state.clone()))
             .collect()
     }
 
-    fn set(&self, route: RouteId, state: Result<(), String>) {
-        let before = self.lock().insert(route, state.clone());
-        if before.as_ref() != Some(&state) {
+    /// Notes that a connection of `route` was turned away. One whose listener has gone is not told.
+    pub(crate) fn turned_away(&self, route: RouteId, code: RefusalCode, at: WallTime, now: MonoTime) {
+        let mut table = self.lock();
+        let Some(state) = table.of.get_mut(&route) else {
+            return;
+        };
+        let before = state.last_refusal.map_or(0, |refusal| refusal.count);
+        state.last_refusal = Some(LastRefusal {
+            code,
+            at,
+            count: before.saturating_add(1),
+        });
+        if table
+            .told
+            .is_none_or(|told| now.since(told) >= REFUSALS_TOLD_EVERY)
+        {
+            table.told = Some(now);
             self.changed.notify_one();
         }
     }
 
-    fn keep(&self, wanted: impl Fn(RouteId) -> bool) {
-        self.lock().retain(|route, _| wanted(*route));
+    fn set(&self, route: RouteId, bound: Result<(), String>) {
+        let mut table = self.lock();
+        let before = table.of.get(&route);
+        if before.is_some_and(|state| state.bound == bound) {
+            return;
+        }
+        let last_refusal = before.and_then(|state| state.last_refusal);
+        table.of.insert(route, ListenerState { bound, last_refusal });
+        self.changed.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RouteId, Result<(), String>>> {
+    fn keep(&self, wanted: impl Fn(RouteId) -> bool) {
+        self.lock().of.retain(|route, _| wanted(*route));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, States> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -278,6 +332,59 @@ fn bind(address: ListenAddress) -> io::Result<TcpListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A refusal is told at once, those of the next second with the next status; each listener has
+    /// its own count, which goes with it.
+    #[tokio::test(start_paused = true)]
+    async fn refusals_are_counted_and_told_now_and_then() {
+        let (start, changed) = (MonoTime(0), Arc::new(Notify::new()));
+        let at = WallTime(1);
+        let table = ListenerTable::new(changed.clone());
+        let told = async || {
+            let wait = tokio::time::timeout(Duration::from_millis(1), changed.notified());
+            wait.await.is_ok()
+        };
+        let (one, two) = (RouteId::from_bytes([1; 16]), RouteId::from_bytes([2; 16]));
+        table.turned_away(one, RefusalCode::Draining, at, start);
+        assert!(
+            table.states().is_empty() && !told().await,
+            "no listener, no refusal"
+        );
+        table.set(one, Ok(()));
+        table.set(two, Ok(()));
+        assert!(told().await);
+        for (route, code) in [
+            (one, RefusalCode::TargetTimeout),
+            (two, RefusalCode::BadGrant),
+            (one, RefusalCode::TargetRefused),
+        ] {
+            let first = code == RefusalCode::TargetTimeout;
+            table.turned_away(route, code, at, start);
+            assert_eq!(told().await, first, "{code}");
+        }
+        // What else becomes of the listener leaves it standing.
+        table.set(one, Err("gone".to_owned()));
+        let counts = || -> Vec<_> {
+            let states = table.states().into_iter();
+            states
+                .map(|(_, s)| s.last_refusal.map(|r| (r.code, r.count)))
+                .collect()
+        };
+        assert_eq!(
+            counts(),
+            [
+                Some((RefusalCode::TargetRefused, 2)),
+                Some((RefusalCode::BadGrant, 1))
+            ]
+        );
+        assert!(told().await);
+        let later = start.plus(REFUSALS_TOLD_EVERY);
+        table.turned_away(two, RefusalCode::BadGrant, at, later);
+        assert!(told().await);
+        table.keep(|route| route == two);
+        table.set(one, Ok(()));
+        assert_eq!(counts(), [None, Some((RefusalCode::BadGrant, 2))]);
+    }
 
     #[tokio::test]
     async fn both_families_share_a_port_and_a_taken_one_is_told() {

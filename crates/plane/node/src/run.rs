@@ -169,6 +169,7 @@ pub(crate) async fn start_and_wait(
         headroom,
         turn: AtomicUsize::new(0),
         kind: StreamKind::Service,
+        listeners: listeners.clone(),
     });
     let carrier = CarrierConfig {
         keep_alive: liveness::NODE_KEEP_ALIVE,

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use fairlead_testkit::metrics::Scrape;
 use fairlead_testkit::{Pool, Target, process, target, verified, wait};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -12,6 +13,9 @@ const SLOW_LIMIT: Duration = Duration::from_secs(8);
 
 /// F-08: refused and unknown within a second.
 const FAST_LIMIT: Duration = Duration::from_secs(1);
+
+/// A node reports what it refused with its next status, every 10 s at the latest.
+const SHOWN_LIMIT: Duration = Duration::from_secs(30);
 
 const LINKS: [(&str, &str, Duration); 4] = [
     ("closed", "TARGET_REFUSED", FAST_LIMIT),
@@ -70,6 +74,23 @@ async fn each_target_error_has_its_code_in_time_and_leaks_nothing() -> Result<()
         );
     }
     verified::echo_once(pool.listen("echo")?, 2, 100).await?;
+
+    // Each link says so to whoever looks at it.
+    let rest = pool.rest()?;
+    for (link, code, _) in LINKS {
+        wait::until(&format!("link {link} shows {code}"), SHOWN_LIMIT, || async {
+            let shown = rest.get(&format!("/v1/links/{link}")).await?;
+            let refusal = shown.get("last_refusal").context("no refusal")?;
+            ensure!(refusal.get("code").is_some_and(|c| c == code), "{shown}");
+            Ok(())
+        })
+        .await?;
+    }
+    let healthy = rest.get("/v1/links/echo").await?;
+    ensure!(
+        healthy.get("last_refusal").is_none_or(Value::is_null),
+        "{healthy}"
+    );
 
     for (&pid, &before) in daemons.iter().zip(&before) {
         // A few may be connections that come and go by themselves.

@@ -45,6 +45,14 @@ impl Outcome {
         }
     }
 
+    /// The publisher's no, if that was the end.
+    pub(crate) fn refusal(&self) -> Option<RefusalCode> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            Self::Closed | Self::Reset(_) | Self::Lost { .. } | Self::Protocol(_) | Self::Ended(_) => None,
+        }
+    }
+
     /// The stable code of a stream that broke, and the detail for the log.
     pub(crate) fn failure(&self) -> (&'static str, String) {
         let detail = |end: &Option<LegEnd>| match end {

@@ -241,7 +241,7 @@ impl Pool {
                 && connected(&self.beta)
                 && registered(&self.beta) == live * relays
                 && bound.len() == live
-                && bound.iter().all(|(_, state)| state.is_ok())
+                && bound.iter().all(|(_, state)| state.bound.is_ok())
         })
         .await;
     }

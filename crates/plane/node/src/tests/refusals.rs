@@ -3,8 +3,10 @@
 use super::pool::{BETA, PATIENCE, Pool, eventually, keyring};
 use super::traffic::{echo, exchange};
 use super::wire::Wire;
+use crate::control;
 use crate::metrics::StreamRole;
-use fairlead_model::RefusalCode;
+use fairlead_host::{Clock as _, SystemClock};
+use fairlead_model::{RefusalCode, WallTime};
 use fairlead_trust::SigningKey;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -47,6 +49,18 @@ async fn targets_fail_by_code() {
                 && pool.beta.refused(StreamRole::Publisher, code) == 1
         })
         .await;
+        // What the control plane is told of the link's listener.
+        let told = || {
+            let mut listeners = control::listener_states(&pool.alpha.started.listeners);
+            let listener = listeners.swap_remove(link);
+            assert_eq!(&listener.route_id[..], pool.links[link].route.to_bytes());
+            listener.last_refusal
+        };
+        eventually("the refusal to be told", || told().is_some()).await;
+        let refusal = told().unwrap();
+        assert_eq!((refusal.code, refusal.count), (u32::from(code.number()), 1));
+        let age = SystemClock::new().wall().since(WallTime(refusal.at_ms));
+        assert!(age < PATIENCE, "{age:?}");
     }
     eventually("the streams to be forgotten", || {
         pool.alpha.started.live.len() == 0 && pool.beta.started.live.len() == 0
