@@ -222,7 +222,8 @@ impl Control {
             Some(holder) => Err(ApiError::new(
                 ApiCode::HostHasRelay,
                 format!(
-                    "this host holds relay {} already; re-enrol or remove that one first",
+                    "this host holds relay {} already; re-enrol or remove that one first (a control plane with \
+                     `lab = true` allows several, to try)",
                     holder.name.0
                 ),
             )

@@ -138,7 +138,8 @@ impl Control {
 }
 
 /// From when on an offline relay may be removed: it has been unseen for long enough, and its latest
-/// lease has ended by its own clock too, which may be behind.
+/// lease has ended by its own clock too, which may be behind. One that never came for a lease has
+/// admitted nothing: at once.
 fn removable_after(state: &State, record: &RelayRecord, seen: WallTime) -> WallTime {
     let lease_end = state
         .heads
@@ -146,7 +147,12 @@ fn removable_after(state: &State, record: &RelayRecord, seen: WallTime) -> WallT
         .and_then(|head| head.record.lease_not_after)
         .map(|end| WallTime::from(end).plus(CLOCK_SKEW_MAX));
     let unseen = seen.plus(UNSEEN_MIN);
-    lease_end.map_or(unseen, |end| end.max(unseen))
+    let came = record.enrolled.as_ref().is_some_and(|e| e.connected);
+    match lease_end {
+        Some(end) => end.max(unseen),
+        None if came => unseen,
+        None => seen,
+    }
 }
 
 /// Links that are placed on this relay and on no other one that is ready.

@@ -172,8 +172,9 @@ async fn an_enrolment_that_was_lost_is_replaced() {
     plane.stop().await;
 }
 
-/// R-OPS-03: a relay that never enrolled goes at once; a connected one, the local one, one that
-/// orphans a link and one whose lease is out do not, and each refusal says why.
+/// R-OPS-03: a relay that never enrolled, or never came after that, goes at once; a connected one,
+/// the local one, one that orphans a link and one whose lease is out do not, and each refusal says
+/// why.
 #[tokio::test]
 async fn a_relay_is_removed_when_nothing_can_use_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,6 +184,8 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     assert_eq!(removed.state, RelayState::Pending);
     let remove = async |name: &str| plane.control.remove_relay(&plane.admin, name).await;
     assert_eq!(remove("typo").await.unwrap_err().code, ApiCode::NotFound);
+    plane.relay("idle").await;
+    remove("idle").await.unwrap();
 
     let local = AddRelay {
         name: "local".to_owned(),
@@ -275,7 +278,7 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
         .until("nothing is placed on it", async |_| remove("two").await.is_ok())
         .await;
     let actions = plane.actions().await;
-    assert_eq!(actions.iter().filter(|a| *a == "relay.remove").count(), 3);
+    assert_eq!(actions.iter().filter(|a| *a == "relay.remove").count(), 4);
     assert_eq!(one.enrolled.name.as_str(), "one");
     plane.stop().await;
 }
