@@ -121,7 +121,7 @@ export function addMember(kind) {
   dialog.querySelector("input").focus();
 }
 
-/** A new command for a member that has not enrolled. */
+/** A new token for a member that has not enrolled. */
 export async function newCommand(kind, id) {
   try {
     const issued = await call("POST", `/v1/${kind}s/${encodeURIComponent(id)}/token`, {});
@@ -131,32 +131,39 @@ export async function newCommand(kind, id) {
   }
 }
 
-/** Shows the command, and closes by itself when the member is online. */
-function follow(dialog, kind, issued) {
-  const title = dialog.querySelector("#dialog-title");
-  title.textContent = `Install ${kind} ${issued.name}`;
-  const command = h("pre", { tabindex: "0", "aria-label": "Install command" }, h("code", {}, issued.install_command));
-  const copy = h("button", { class: "button primary", type: "button" }, "Copy command");
+/** A text to take along, and the button that copies it. */
+function copyable(name, text, label) {
+  const shown = h("pre", { tabindex: "0", "aria-label": name }, h("code", {}, text));
+  const button = h("button", { class: "button primary", type: "button" }, label);
   const copied = h("span", { class: "quiet", role: "status" });
-  copy.addEventListener("click", async () => {
+  button.addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(issued.install_command);
+      await navigator.clipboard.writeText(text);
       copied.textContent = "Copied.";
     } catch {
-      getSelection().selectAllChildren(command);
+      getSelection().selectAllChildren(shown);
       copied.textContent = "Selected: copy it with your keyboard.";
     }
   });
+  return { button, parts: [shown, h("div", { class: "actions" }, button, copied)] };
+}
+
+/** Shows command and token, and closes by itself when the member is online. */
+function follow(dialog, kind, issued) {
+  const title = dialog.querySelector("#dialog-title");
+  title.textContent = `Install ${kind} ${issued.name}`;
+  const command = copyable("Install command", issued.install_command, "Copy command");
+  const token = copyable("Token", issued.token, "Copy token");
   const steps = h("ol", { class: "progress", role: "status", "aria-label": "Progress" });
   const expiry = h("p", { class: "quiet" });
   const body = h("div", { class: "follow" },
-    h("p", {}, `Run this on the ${kind}'s host, as root. The token in it works once, and is shown only here.`),
-    command, h("div", { class: "actions" }, copy, copied), steps, expiry,
+    h("p", {}, `Run this on the ${kind}'s host, as root:`), ...command.parts,
+    h("p", {}, "It asks for this token, which works once, and is shown only here:"), ...token.parts, steps, expiry,
     h("p", {}, "Then start its service there, or ", h("code", {}, `fairlead run ${kind === "relay" ? "supervisor" : "node"} --dir /var/lib/fairlead/${kind}`), "."),
     h("p", { class: "help" }, "This closes by itself when the ", kind, " is online. You may close it earlier: the ", kind, " stays in the list as pending."));
   dialog.querySelector("form")?.remove();
   dialog.append(body);
-  copy.focus();
+  command.button.focus();
 
   const update = () => {
     const member = store.kinds[kind].get(issued.id);
@@ -169,8 +176,8 @@ function follow(dialog, kind, issued) {
     }));
     const isPending = !member || member.state === "pending";
     morph(expiry, isPending ? [new Date(issued.expires_at) > new Date()
-      ? h("span", {}, "The command works for another ", when(issued.expires_at, { bare: true }), ".")
-      : h("span", { class: "bad" }, "The command has expired: close this, and make a new one in the list.")] : []);
+      ? h("span", {}, "The token works for another ", when(issued.expires_at, { bare: true }), ".")
+      : h("span", { class: "bad" }, "The token has expired: close this, and make a new one in the list.")] : []);
     if (member && states.every(([, done]) => done) && !dialog.dataset.done) {
       dialog.dataset.done = "true";
       toast(`${kind === "relay" ? "Relay" : "Node"} ${issued.name} is online.`);

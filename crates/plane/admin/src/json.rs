@@ -196,7 +196,7 @@ pub struct Issued {
     pub id: String,
     /// The member's name.
     pub name: String,
-    /// What to run on its host; the token goes to its standard input.
+    /// What to run on its host; the token, which is not in it, goes to its standard input.
     pub install_command: String,
     /// The token; shown once.
     pub token: String,

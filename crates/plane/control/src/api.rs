@@ -333,7 +333,7 @@ pub struct Issued {
     pub id: String,
     /// The member's name.
     pub name: Name,
-    /// What to run on its host; the token goes to its standard input.
+    /// What to run on its host; the token, which is not in it, goes to its standard input.
     pub install_command: String,
     /// The token. Never printed by `Debug`, kept only hashed.
     pub token: String,

@@ -33,6 +33,12 @@ impl Drop for Hosts {
     }
 }
 
+/// What the console shows of a member that was added.
+struct Shown {
+    command: String,
+    token: String,
+}
+
 impl Hosts {
     fn new() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("flh-").tempdir()?.keep();
@@ -44,10 +50,11 @@ impl Hosts {
     }
 
     /// Does what the install command says, with folders of the test's own, and runs the daemon.
-    fn install(&mut self, command: &str, name: &str, more: &[&str]) -> Result<()> {
-        let (token, rest) = command
-            .strip_prefix("printf %s '")
-            .and_then(|rest| rest.split_once("' | fairlead "))
+    fn install(&mut self, shown: &Shown, name: &str, more: &[&str]) -> Result<()> {
+        let Shown { command, token } = shown;
+        ensure!(!command.contains(token), "the command holds the token");
+        let rest = command
+            .strip_prefix("fairlead ")
             .with_context(|| format!("no install command: {command}"))?;
         let (arguments, _) = rest.split_once(" --dir ").context("no folder")?;
         let dir = self.dir.join(name);
@@ -137,6 +144,20 @@ impl Scene {
         anyhow::bail!("no way by keyboard to {selector}")
     }
 
+    /// The install command and its token, as the dialog shows them.
+    async fn shown(&self) -> Result<Shown> {
+        let text = async |what: &str| {
+            let script =
+                format!("return document.querySelector('dialog pre[aria-label=\"{what}\"]')?.textContent");
+            let text = self.browser.until(what, &script).await?;
+            anyhow::Ok(text.as_str().context("no text")?.to_owned())
+        };
+        Ok(Shown {
+            command: text("Install command").await?,
+            token: text("Token").await?,
+        })
+    }
+
     async fn picture(&self, name: &str) -> Result<()> {
         match browser::pictures() {
             Some(folder) => self.browser.screenshot(&folder.join(name)).await,
@@ -152,7 +173,6 @@ impl Scene {
     }
 }
 
-const COMMAND: &str = "return document.querySelector('dialog pre')?.textContent ?? ''";
 const NO_DIALOG: &str = "return document.querySelector('dialog') === null";
 
 /// By pointer: a wrong token, the login, what is live, and a relay, a node and a link added by forms
@@ -205,11 +225,9 @@ async fn an_admin_sees_the_pool_live_and_adds_to_it() -> Result<()> {
         .await?;
     browser.keys("gamma").await?;
     browser.click("dialog button[type=submit]").await?;
-    let command = browser.until("the install command", COMMAND).await?;
+    let shown = scene.shown().await?;
     scene.is_shown("Waiting for the host to enrol").await?;
-    scene
-        .hosts
-        .install(command.as_str().context("no text")?, "gamma", &[])?;
+    scene.hosts.install(&shown, "gamma", &[])?;
     let browser = &scene.browser;
     browser.until("the dialog closes by itself", NO_DIALOG).await?;
     scene.is_shown("Node gamma is online.").await?;
@@ -221,14 +239,10 @@ async fn an_admin_sees_the_pool_live_and_adds_to_it() -> Result<()> {
     browser
         .keys(&format!("fourth{}127.0.0.1:{port}{}", key::TAB, key::ENTER))
         .await?;
-    let command = browser.until("the install command", COMMAND).await?;
+    let shown = scene.shown().await?;
     scene.picture("add-relay.png").await?;
     let listen = format!("127.0.0.1:{port}");
-    scene.hosts.install(
-        command.as_str().context("no text")?,
-        "fourth",
-        &["--listen", &listen],
-    )?;
+    scene.hosts.install(&shown, "fourth", &["--listen", &listen])?;
     let browser = &scene.browser;
     browser.until("the dialog closes by itself", NO_DIALOG).await?;
     let ready =

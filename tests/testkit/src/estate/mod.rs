@@ -210,27 +210,14 @@ impl Estate {
     /// Adds a member and runs the command that this prints on the member's host.
     fn enrol(&self, member: &Member, add: &[&str]) -> Result<()> {
         let issued = self.admin(&[add, &["--json"]].concat())?.json()?;
-        let command = issued
-            .get("install_command")
-            .and_then(Value::as_str)
-            .context("no command")?;
+        let text = |key: &str| issued.get(key).and_then(Value::as_str).context("no command");
+        let (command, token) = (text("install_command")?, text("token")?);
         let folder = member.dir.to_str().context("path")?;
         let command = command
             .replace("/var/lib/fairlead/relay", folder)
             .replace("/var/lib/fairlead/node", folder);
-        let programs = binary::fairlead()?.parent().context("no folder")?.to_owned();
-        let path = format!(
-            "{}:{}",
-            programs.display(),
-            std::env::var("PATH").unwrap_or_default()
-        );
-        let output = member.host.run(|| {
-            Command::new("sh")
-                .args(["-c", &command])
-                .env("PATH", path)
-                .output()
-        })??;
-        ensure!(output.status.success(), "{}: {output:?}", member.name);
+        let answer = member.host.run(|| pool::run_printed(&command, token))??;
+        ensure!(answer.code == Some(0), "{}: {answer:?}", member.name);
         Ok(())
     }
 

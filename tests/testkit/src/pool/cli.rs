@@ -55,6 +55,23 @@ pub fn run(arguments: &[&str], input: &str, environment: &[(&str, &str)]) -> Res
     run_command(command, input)
 }
 
+/// Runs an install command in a shell as it is printed, with the token on its standard input.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn run_printed(command: &str, token: &str) -> Result<Answer> {
+    let programs = crate::binary::fairlead()?
+        .parent()
+        .context("no folder")?
+        .to_owned();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", command])
+        .env("PATH", format!("{}:{path}", programs.display()));
+    run_command(shell, token)
+}
+
 pub(super) fn run_command(mut command: Command, input: &str) -> Result<Answer> {
     use std::io::Write as _;
     command

@@ -6,7 +6,7 @@ mod file;
 mod rest;
 mod traffic;
 
-pub use cli::{Answer, run};
+pub use cli::{Answer, run, run_printed};
 pub use file::{ControlEntry, LinkEntry, NodeEntry, PoolFile, RelayEntry};
 pub use rest::Rest;
 pub use traffic::Kills;

@@ -184,10 +184,9 @@ impl Control {
             MemberKey::Relay(id) => id.0.to_string(),
             MemberKey::Node(id) => id.0.to_string(),
         };
-        // `printf` is the shell's own: the token is in no process's arguments.
+        // The token stays apart: a command goes into the shell's history, and its standard input does not.
         let install_command = format!(
-            "printf %s '{}' | fairlead enrol {role} --control {} --ca-pin {} --dir /var/lib/fairlead/{role}",
-            token.expose(),
+            "fairlead enrol {role} --control {} --ca-pin {} --dir /var/lib/fairlead/{role}",
             self.advertised(),
             self.ca_pin(),
         );
