@@ -6,11 +6,9 @@
 //!   that write, read, stop, half-close and reset whenever they like. The reference model is what the
 //!   applications wrote; invariants I1 to I9 of ARCHITECTURE.md are checked after every event. No
 //!   control plane stands in the world at all (I10).
-//! - [`sessions`] drives hop sessions of node processes that restart, overlap and lose their
-//!   connections, against the relays' registries (R-ADM-01, R-ADM-03, R-ADM-04).
 //!
-//! A broken invariant panics with what broke; [`streams::run`] and [`sessions::run`] return a digest
-//! of everything that happened otherwise.
+//! A broken invariant panics with what broke; [`streams::run`] returns a digest of everything
+//! that happened otherwise.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -19,7 +17,6 @@
     reason = "a simulator stops where something is not as it must be"
 )]
 
-pub mod sessions;
 pub mod streams;
 mod transcript;
 

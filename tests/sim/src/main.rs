@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use fairlead_sim::{Transcript, sessions, streams};
+use fairlead_sim::{Transcript, streams};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,7 +38,6 @@ fn main() -> Result<()> {
 /// Both worlds of a seed.
 fn run(seed: u64, transcript: &mut Transcript) {
     streams::run(seed, transcript);
-    sessions::run(seed, transcript);
 }
 
 fn replay(seed: u64) -> Result<()> {
