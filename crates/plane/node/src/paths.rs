@@ -499,6 +499,11 @@ impl PathPlace {
         }
     }
 
+    /// When the path was last heard of, on whatever leg.
+    pub(crate) fn last_heard(&self) -> MonoTime {
+        MonoTime(self.pulse.heard.load(Ordering::Relaxed))
+    }
+
     /// What the driver is told; registers its task to be woken when there is more.
     pub(crate) fn poll_told(&self, cx: &mut Context<'_>) -> impl Iterator<Item = Told> + use<> {
         self.signal.waker.register(cx.waker());

@@ -34,3 +34,4 @@ mod successor;
 mod survival;
 mod target_errors;
 mod up;
+mod vanished;

@@ -97,11 +97,13 @@ impl Driver {
     /// The publisher has accepted a leg.
     pub(super) fn attached(&mut self, epoch: LegEpoch, now: MonoTime) {
         self.connect_by = None;
+        let others = self.legs.iter().filter(|l| l.epoch() != epoch);
+        let heard = others.filter_map(|l| Some(l.place.as_ref()?.last_heard())).max();
         let leg = self.legs.iter_mut().find(|l| l.epoch() == epoch);
         let (Further::Mover(mover), Some(leg)) = (&mut self.further, leg) else {
             return;
         };
-        let (place, moved) = mover.attached(epoch, leg.via(), now);
+        let (place, moved) = mover.attached(epoch, leg.via(), heard, now);
         leg.place = Some(place);
         if let Some((kind, took)) = moved {
             self.metrics.moved(kind, took);

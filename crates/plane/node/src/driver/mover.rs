@@ -41,7 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Spread of the streams that wait for the same relay.
 const LOOK_JITTER: Duration = Duration::from_millis(50);
 /// Least time between two suspicions of one stream; it doubles up to the longest, so that an overloaded
-/// host or a stopped publisher makes no stream wander, and starts over after a calm.
+/// host or a stopped publisher makes no stream wander, and starts over after a calm or when a suspicion
+/// was right: another path answered while the old one stayed silent.
 const SUSPECT_AGAIN: Duration = Duration::from_millis(500);
 const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(2);
 const CALM: Duration = Duration::from_secs(30);
@@ -437,17 +438,24 @@ impl Mover {
     }
 
     /// The publisher has accepted a leg: its place on its path, and what kind of move is complete,
-    /// after how long.
+    /// after how long. `heard`: when the paths of the stream's other legs were last heard of.
     pub(super) fn attached(
         &mut self,
         epoch: LegEpoch,
         via: Via,
+        heard: Option<MonoTime>,
         now: MonoTime,
     ) -> (PathPlace, Option<(MoveKind, Duration)>) {
         let place = self.consumer.paths.enter(self.path(via), self.route, now);
         self.avoided.retain(|a| a.via.relay != via.relay);
         let fulfilled = self.attaching.take_if(|a| a.epoch == epoch);
         let wish = fulfilled.and_then(|a| a.wish);
+        if let Some(wish) = wish
+            && wish.kind >= MoveKind::Suspicion
+            && heard.is_none_or(|at| at < wish.since)
+        {
+            self.suspect_wait = SUSPECT_AGAIN;
+        }
         (place, wish.map(|w| (w.kind, now.since(w.since))))
     }
 
