@@ -325,7 +325,7 @@ impl PathChecker {
             path.consumption.publisher,
             opened.association,
             opened.number,
-            opened.leg.epoch(),
+            &opened.leg,
         );
         let driver = Driver::new(
             opened.stream,

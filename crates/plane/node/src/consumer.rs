@@ -148,7 +148,7 @@ impl Consumer {
             consumption.publisher,
             opened.association,
             opened.number,
-            opened.leg.epoch(),
+            &opened.leg,
         );
         let driver = Driver::new(
             opened.stream,

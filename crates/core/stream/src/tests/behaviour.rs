@@ -262,6 +262,34 @@ fn a_planned_move_has_no_gap() {
     assert_eq!(second, LegEpoch(2));
 }
 
+/// R-STR-05, R-NOD-02, I5, I8: a first leg that is slow and a second beside it: whether its ATTACH comes
+/// before the second's or long after, and its answer before or after, the target is dialled once and
+/// every byte arrives once.
+#[test]
+fn a_slow_first_leg_and_a_second_are_one_stream() {
+    for first_takes in [300 * MS, 700 * MS, 1_003 * MS, 1_500 * MS, 2 * S] {
+        let mut world = world([400_000, 300_000]);
+        world.ends.iter_mut().for_each(|e| e.finishes = false);
+        let first = world.open(1, AttachKind::Resend, first_takes);
+        world.run(S);
+        world.open(2, AttachKind::Resend, 5 * MS);
+        world.run(900 * MS);
+        let read = [world.ends[A].read, world.ends[B].read];
+        assert_eq!(read, [300_000, 400_000], "{first_takes:?}: through the second");
+        world.run(3 * S);
+        assert!(
+            !world.ends[B].stream.is_attached(first),
+            "{first_takes:?}: it was replaced"
+        );
+        world.ends.iter_mut().for_each(|e| e.finishes = true);
+        world.run(10 * S);
+        for end in &world.ends {
+            assert_eq!(end.ended, Some(End::Closed), "{first_takes:?}");
+        }
+        assert_eq!(world.ends[B].dials, 1, "{first_takes:?}");
+    }
+}
+
 /// Nothing is acknowledged in a record of its own while replies carry the ACK.
 #[test]
 fn replies_carry_the_acks() {

@@ -35,6 +35,8 @@ pub(super) struct End {
     pub(super) ended: Option<crate::End>,
     pub(super) suspended: u32,
     pub(super) attached: u32,
+    /// How often its target was to be dialled.
+    pub(super) dials: u32,
     pub(super) legs_done: Vec<LegEpoch>,
     pub(super) move_please: bool,
 }
@@ -55,6 +57,7 @@ impl End {
             ended: None,
             suspended: 0,
             attached: 0,
+            dials: 0,
             legs_done: Vec::new(),
             move_please: false,
         }
@@ -262,6 +265,7 @@ impl World {
                         continue;
                     }
                     if first {
+                        end.dials += 1;
                         match self.target {
                             Ok(()) => end.stream.target_connected(),
                             Err(code) => end.stream.target_failed(code),

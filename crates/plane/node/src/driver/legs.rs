@@ -73,9 +73,10 @@ impl Driver {
         self.leg_end = Some(end);
         if let Further::Mover(mover) = &mut self.further {
             mover.lost(epoch, leg.via(), refusal, now);
-            // A relay's word alone ends no stream that lives; one that was never attached can be
-            // opened anew, under another association.
-            if code == Some(RefusalCode::UnknownAssociation) && !self.stream.ever_attached() {
+            // A relay's word alone ends no stream that lives; one that no leg has reached the publisher
+            // for can be opened anew, under another association, while the application cannot tell.
+            let unheard = !self.stream.ever_attached() && self.legs.is_empty();
+            if code == Some(RefusalCode::UnknownAssociation) && unheard && self.is_untouched() {
                 self.connect_by = Some(now);
             }
         }
@@ -109,6 +110,17 @@ impl Driver {
             self.metrics.moved(kind, took);
             let (relay, took_ms) = (leg.via().relay, took.as_millis());
             tracing::debug!(%epoch, %relay, kind = kind.as_str(), took_ms, "stream moved");
+        }
+        self.drop_unanswered(epoch, now);
+    }
+
+    /// Gives up legs from before the attached one that the publisher has not answered: it takes none of
+    /// them any more (I5).
+    fn drop_unanswered(&mut self, attached: LegEpoch, now: MonoTime) {
+        let earlier = self.legs.iter().map(LegIo::epoch).filter(|e| *e < attached);
+        let unanswered: Vec<LegEpoch> = earlier.filter(|e| !self.stream.is_attached(*e)).collect();
+        for epoch in unanswered {
+            self.drop_leg(epoch, LegEnd::Lost(None), now);
         }
     }
 

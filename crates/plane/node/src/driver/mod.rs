@@ -8,6 +8,7 @@
 //! share, so that neither direction starves the other and no stream starves its neighbours. An
 //! idle stream holds no buffer and no armed timer.
 
+mod first;
 mod leg;
 mod legs;
 mod mover;
@@ -322,9 +323,14 @@ impl Driver {
         Outcome::Lost { held, end, untouched }
     }
 
+    /// Whether the application cannot tell that anything was tried.
+    const fn is_untouched(&self) -> bool {
+        !(self.connected || self.taken || self.eof)
+    }
+
     /// The socket, if the application cannot tell that anything was tried.
     fn take_untouched(&mut self) -> Option<EndSocket> {
-        if self.connected || self.taken || self.eof {
+        if !self.is_untouched() {
             return None;
         }
         match std::mem::replace(&mut self.near, Near::Gone) {

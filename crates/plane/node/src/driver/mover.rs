@@ -6,6 +6,8 @@
 //! what is unacknowledged onto the leg in one flight. Streams go only where the publisher has
 //! answered lately (F-07): while no path is proven, they wait for one probe, not for a thousand.
 
+use super::LegIo;
+use super::first::FirstLeg;
 use crate::association::{Association, LEG_WAIT_MAX, PairRequest};
 use crate::consumer::Consumer;
 use crate::paths::{Path, PathPlace, RouteInUse, suspect_after};
@@ -30,8 +32,6 @@ const ATTACH_WAIT_RTTS: u32 = 4;
 /// How long in all while the path answers others: a relay that takes a thousand streams at once, or
 /// a long path whose congestion window is still small, needs its time.
 const ATTACH_WAIT_LONGEST: Duration = Duration::from_secs(6);
-/// The first leg's: its OPEN has been answered already.
-const FIRST_ATTACH_WAIT: Duration = Duration::from_secs(3);
 /// A relay that failed a stream is left alone by it for this long, twice as long each time, up to
 /// the longest.
 const AVOID_FIRST: Duration = Duration::from_millis(250);
@@ -120,17 +120,16 @@ type Opening = Pin<Box<dyn Future<Output = Option<(Leg, MovePermit)>> + Send>>;
 /// Gives the publisher's boot count if it was asked for.
 type Waiting = Pin<Box<dyn Future<Output = Option<BootCounter>> + Send>>;
 
-/// A leg whose ATTACH is not answered.
+/// A further leg whose ATTACH is not answered.
 #[derive(Debug)]
 struct Attaching {
     epoch: LegEpoch,
-    /// `None`: the stream's first.
     wish: Option<Wish>,
     by: MonoTime,
-    /// The path, and when no more patience is had with it; not for the first leg.
-    patience: Option<(Path, MonoTime)>,
+    /// The path, and when no more patience is had with it.
+    patience: (Path, MonoTime),
     /// Given back with the answer.
-    _permit: Option<MovePermit>,
+    _permit: MovePermit,
 }
 
 #[derive(Debug)]
@@ -149,6 +148,8 @@ pub(crate) struct Mover {
     number: StreamNumber,
     wish: Option<Wish>,
     state: State,
+    /// Until the stream is attached, or has lost it.
+    first: Option<FirstLeg>,
     attaching: Option<Attaching>,
     /// At most one entry per relay of the route.
     avoided: Vec<Avoided>,
@@ -159,17 +160,25 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    /// For a stream of `association`, whose first leg is `first`.
+    /// For a stream of `association`, whose `first` leg was answered by its relay.
     pub(crate) fn new(
         consumer: Arc<Consumer>,
         route: RouteId,
         publisher: NodeId,
         association: Arc<Association>,
         number: StreamNumber,
-        first: LegEpoch,
+        first: &LegIo,
     ) -> Self {
         let now = consumer.clock.mono();
         let in_use = consumer.paths.follow(route, publisher);
+        let via = first.via();
+        let path = Path {
+            publisher,
+            relay: via.relay,
+            session: via.session,
+        };
+        let rtt = consumer.paths.proven(path, now);
+        let first = FirstLeg::new(first.epoch(), path, rtt, now);
         Self {
             consumer,
             route,
@@ -178,13 +187,8 @@ impl Mover {
             number,
             wish: None,
             state: State::Idle,
-            attaching: Some(Attaching {
-                epoch: first,
-                wish: None,
-                by: now.plus(FIRST_ATTACH_WAIT),
-                patience: None,
-                _permit: None,
-            }),
+            first: Some(first),
+            attaching: None,
             avoided: Vec::new(),
             suspect_from: now,
             suspect_wait: SUSPECT_AGAIN,
@@ -216,13 +220,16 @@ impl Mover {
         true
     }
 
-    /// Whether bytes of the stream wait too long for their acknowledgement; takes from the daemon's
-    /// ration of suspicions.
+    /// Whether the stream waits too long for the answer to its first ATTACH, or bytes of it for their
+    /// acknowledgement. Takes from the daemon's ration of suspicions, except where the first leg's path
+    /// answers nobody.
     pub(super) fn suspects(&mut self, stream: &Stream, now: MonoTime) -> bool {
         if self.suspect_at(stream).is_none_or(|at| at > now) {
             return false;
         }
-        let may = self.consumer.paths.may_suspect(now);
+        let paths = &self.consumer.paths;
+        let silent = |first: &FirstLeg| paths.proven(first.path(), now).is_none();
+        let may = self.first.as_ref().is_some_and(silent) || paths.may_suspect(now);
         if !may {
             self.suspect_from = now.plus(RATION_WAIT + rng::jitter(RATION_WAIT));
         }
@@ -234,8 +241,11 @@ impl Mover {
         if self.wish.is_some() || self.attaching.is_some() {
             return None;
         }
-        let since = stream.unacked_since()?;
-        Some(since.plus(suspect_after(stream.rtt())).max(self.suspect_from))
+        let late = match &self.first {
+            Some(first) => first.late_at(),
+            None => stream.unacked_since()?.plus(suspect_after(stream.rtt())),
+        };
+        Some(late.max(self.suspect_from))
     }
 
     /// When the driver has to look again although nothing wakes it.
@@ -249,10 +259,8 @@ impl Mover {
     /// A leg whose answer is overdue. While its path answers others it has more time.
     pub(super) fn overdue(&mut self, now: MonoTime) -> Option<LegEpoch> {
         let attaching = self.attaching.as_mut().filter(|a| a.by <= now)?;
-        if let Some((path, until)) = attaching.patience
-            && now < until
-            && self.consumer.paths.proven(path, now).is_some()
-        {
+        let (path, until) = attaching.patience;
+        if now < until && self.consumer.paths.proven(path, now).is_some() {
             attaching.by = now.plus(ATTACH_WAIT_MIN / 2).min(until);
             return None;
         }
@@ -319,7 +327,9 @@ impl Mover {
                 Some((leg.ok()?.ok()?, permit))
             };
             self.state = State::Opening(via, Box::pin(opening));
-        } else if stream.has_leg() && (wish.kind != MoveKind::Failure || now.since(wish.since) >= LOOK_EVERY)
+        } else if self.first.is_none()
+            && stream.has_leg()
+            && (wish.kind != MoveKind::Failure || now.since(wish.since) >= LOOK_EVERY)
         {
             // Nowhere to go; who wished for it will say so again.
             self.wish = None;
@@ -432,8 +442,8 @@ impl Mover {
             epoch,
             wish: self.wish.take(),
             by: now.plus(wait),
-            patience: Some((path, now.plus(ATTACH_WAIT_LONGEST))),
-            _permit: Some(permit),
+            patience: (path, now.plus(ATTACH_WAIT_LONGEST)),
+            _permit: permit,
         });
     }
 
@@ -449,6 +459,10 @@ impl Mover {
         let place = self.consumer.paths.enter(self.path(via), self.route, now);
         self.avoided.retain(|a| a.via.relay != via.relay);
         let fulfilled = self.attaching.take_if(|a| a.epoch == epoch);
+        if self.first.take().is_some() && self.attaching.is_none() {
+            // If the first was late, it has come after all.
+            self.wish = None;
+        }
         let wish = fulfilled.and_then(|a| a.wish);
         if let Some(wish) = wish
             && wish.kind >= MoveKind::Suspicion
@@ -461,7 +475,9 @@ impl Mover {
 
     /// The machine has left a leg. One that was not attached was refused by the publisher.
     pub(super) fn left(&mut self, epoch: LegEpoch, via: Via, now: MonoTime) {
-        if self.attaching.as_ref().is_some_and(|a| a.epoch == epoch) {
+        let first = self.first.as_ref().map(FirstLeg::epoch);
+        let further = self.attaching.as_ref().map(|a| a.epoch);
+        if [first, further].contains(&Some(epoch)) {
             self.lost(epoch, via, None, now);
         }
     }
@@ -474,6 +490,7 @@ impl Mover {
     /// A leg is lost: its relay is left alone for a while, and so is a publisher that a relay says
     /// not to know the association, until it has proved which run it is.
     pub(super) fn lost(&mut self, epoch: LegEpoch, via: Via, refusal: Option<Refusal>, now: MonoTime) {
+        self.first.take_if(|first| first.epoch() == epoch);
         if let Some(failed) = self.attaching.take_if(|a| a.epoch == epoch) {
             // Kept, so that the time since the loss goes on.
             self.wish = failed.wish;
