@@ -1,6 +1,8 @@
 //! A relay that speaks hop as every other, with a certificate of the installation, and lies.
 
+use super::ring::{Recording, Ring, incoming};
 use super::tricks::{Tamper, Trick};
+use crate::probe::is_probe;
 use crate::tests::authority::Authority;
 use crate::tests::pool::{ALPHA, BETA};
 use bytes::Bytes;
@@ -8,21 +10,17 @@ use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Open, Refusal};
 use fairlead_hop::{RelayControl, RelayEvent};
 use fairlead_host::member::{MemberFolder, MemberRole};
 use fairlead_model::{
-    AssociationId, EndpointId, Identity, LegEpoch, NodeId, PolicyEpoch, ProcessBootId, RefusalCode, RelayId,
-    Revision, StreamNumber,
+    AssociationId, Identity, LegEpoch, NodeId, ProcessBootId, RefusalCode, RelayId, StreamNumber,
 };
 use fairlead_transport::{
     Carrier, Leg, LegCode, LegRecv, LegSend, Listener, ListenerConfig, MemberTls, ResetKey, TlsMaterial,
 };
 use fairlead_trust::NodeRelay;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-
-/// Bytes of each leg that are remembered to be played again.
-const RECORD_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) struct Hostile {
     pub(super) id: RelayId,
@@ -34,17 +32,23 @@ pub(super) struct Hostile {
 
 struct Shared {
     id: RelayId,
-    trick: Mutex<Trick>,
-    carriers: Mutex<BTreeMap<NodeId, Carrier>>,
+    trick: watch::Sender<Trick>,
+    ring: Arc<Ring>,
     opens: AtomicUsize,
     done: AtomicUsize,
-    recorded: Mutex<Vec<(Open, Vec<u8>)>>,
+    /// How many legs of new streams, and of resumed ones, it has refused.
+    refused: [AtomicUsize; 2],
+    /// Directions of legs whose end it keeps to itself at this moment.
+    held_open: AtomicUsize,
+    /// The stream whose leg it was asked for last.
+    latest: AtomicU64,
 }
 
 impl Hostile {
-    pub(super) async fn start(authority: &Authority) -> Self {
+    /// A relay that colludes with all others of its ring.
+    pub(super) async fn start_in(authority: &Authority, number: u8, ring: Arc<Ring>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let id = RelayId::from_bytes([0x66; 16]);
+        let id = RelayId::from_bytes([number; 16]);
         let path = dir.path().join("hostile");
         authority.enrol(&path, MemberRole::Relay(id), None);
         let folder = MemberFolder::new(path);
@@ -60,11 +64,13 @@ impl Hostile {
         let address = listener.local_address().unwrap();
         let shared = Arc::new(Shared {
             id,
-            trick: Mutex::new(Trick::Honest),
-            carriers: Mutex::default(),
+            trick: watch::Sender::new(Trick::Honest),
+            ring,
             opens: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
-            recorded: Mutex::default(),
+            refused: Default::default(),
+            held_open: AtomicUsize::new(0),
+            latest: AtomicU64::new(0),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(listener, shared.clone()));
@@ -81,20 +87,40 @@ impl Hostile {
     pub(super) fn listed(&self) -> NodeRelay {
         NodeRelay {
             relay: self.id,
-            name: "hostile".parse().unwrap(),
+            name: format!("hostile-{}", self.id.to_bytes()[0]).parse().unwrap(),
             address: self.address.into(),
             failure_domain: "elsewhere".parse().unwrap(),
         }
     }
 
     pub(super) fn plays(&self, trick: Trick) {
-        *self.shared.trick.lock().unwrap() = trick;
+        self.shared.trick.send_replace(trick);
+    }
+
+    pub(super) fn ring(&self) -> &Arc<Ring> {
+        &self.shared.ring
     }
 
     /// How many legs it was asked for, and how often it did what it does.
     pub(super) fn counts(&self) -> (usize, usize) {
         let count = |n: &AtomicUsize| n.load(Ordering::Relaxed);
         (count(&self.shared.opens), count(&self.shared.done))
+    }
+
+    /// How many legs of new streams, and of resumed ones, it has refused.
+    pub(super) fn refused(&self) -> (usize, usize) {
+        let [new, resumed] = &self.shared.refused;
+        (new.load(Ordering::Relaxed), resumed.load(Ordering::Relaxed))
+    }
+
+    /// Directions of legs whose end it keeps to itself, until the other side has given up.
+    pub(super) fn held_open(&self) -> usize {
+        self.shared.held_open.load(Ordering::Relaxed)
+    }
+
+    /// The stream whose leg it was asked for last.
+    pub(super) fn latest(&self) -> StreamNumber {
+        StreamNumber(self.shared.latest.load(Ordering::Relaxed))
     }
 }
 
@@ -117,7 +143,7 @@ async fn session(shared: Arc<Shared>, carrier: Carrier) {
     let Ok(mut control) = carrier.accept_leg().await else {
         return;
     };
-    shared.carriers.lock().unwrap().insert(node, carrier.clone());
+    shared.ring.joined(shared.id, node, carrier.clone());
     let mut machine = RelayControl::new(shared.id, ProcessBootId::from_bytes([6; 16]), 4_096);
     let mut legs = JoinSet::new();
     loop {
@@ -146,23 +172,18 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
         return;
     };
     shared.opens.fetch_add(1, Ordering::Relaxed);
-    let trick = *shared.trick.lock().unwrap();
+    let of_stream = open.kind == LegKind::Stream && !is_probe(open.stream);
+    if of_stream {
+        shared.latest.store(open.stream.0, Ordering::Relaxed);
+    }
+    let first = of_stream && !open.resume;
+    let trick = *shared.trick.borrow();
     match trick {
-        Trick::Refuses(code) => {
-            shared.did();
-            let refused = Frame::Answer(Answer::Refused(Refusal::from(code)));
-            if leg.send.write_frame(&refused).await.is_ok() {
-                leg.send.finish();
-                let _ = leg.send.drained().await;
-            }
-        }
+        Trick::Refuses(code) => shared.refuse(leg, &open, Refusal::from(code)).await,
+        Trick::RefusesStreams(refusal) if of_stream => shared.refuse(leg, &open, refusal).await,
         Trick::WithholdsFirstLegs if open.kind == LegKind::Stream && !open.resume => {
             shared.withhold(consumer, &open, &mut leg.recv).await;
-            let refused = Frame::Answer(Answer::Refused(Refusal::from(RefusalCode::Internal)));
-            if leg.send.write_frame(&refused).await.is_ok() {
-                leg.send.finish();
-                let _ = leg.send.drained().await;
-            }
+            answer(leg, Answer::Refused(Refusal::from(RefusalCode::Internal))).await;
         }
         Trick::AnswersForThePublisher if open.kind == LegKind::Stream => {
             shared.did();
@@ -172,8 +193,16 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
             lie.extend_from_slice(&[23, 3, 3, 0, 40]);
             lie.extend_from_slice(&[9; 40]);
             let _ = leg.send.write_all(&lie).await;
-            swallow(leg.recv).await;
+            hear(leg.recv, None).await;
         }
+        Trick::KeepsFirstLegs if first => {
+            shared.did();
+            let recording = Recording::new(shared.id, consumer, &open);
+            shared.ring.keep(recording.clone());
+            let _ = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await;
+            hear(leg.recv, Some(&recording)).await;
+        }
+        Trick::CutsLegs => leg.abort(LegCode::from(RefusalCode::Internal)),
         Trick::Honest
         | Trick::Tampers(_)
         | Trick::Stalls
@@ -183,50 +212,71 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
         | Trick::MisnamesStreams
         | Trick::MisstatesResumes
         | Trick::WithholdsFirstLegs
-        | Trick::MisdirectsHandshakes => forward(shared, consumer, open, leg, trick).await,
+        | Trick::MisdirectsHandshakes
+        | Trick::StallsFirstLegs
+        | Trick::KeepsFirstLegs
+        | Trick::StallsStream(_)
+        | Trick::KeepsLegsOpen
+        | Trick::RefusesStreams(_)
+        | Trick::ReplaysFriends
+        | Trick::SwapsLegs
+        | Trick::TeesLegs
+        | Trick::TradesRecords => forward(shared, consumer, open, leg, trick).await,
     }
 }
 
-async fn swallow(mut recv: LegRecv) {
-    let mut chunks = [const { Bytes::new() }; 16];
-    while let Ok(Some(_)) = recv.read_chunks(&mut chunks).await {}
+/// Answers and closes the leg in order.
+async fn answer(mut leg: Leg, answer: Answer) {
+    if leg.send.write_frame(&Frame::Answer(answer)).await.is_ok() {
+        leg.send.finish();
+        let _ = leg.send.drained().await;
+    }
 }
 
-fn incoming(open: &Open, consumer: NodeId) -> Incoming {
-    Incoming {
-        kind: open.kind,
-        association: open.association,
-        route: open.route,
-        stream: open.stream,
-        epoch: open.epoch,
-        resume: open.resume,
-        endpoint: EndpointId::from_bytes(open.route.to_bytes()),
-        consumer,
-        policy: (PolicyEpoch(1), Revision(1_000)),
+/// Takes what is said and carries nothing.
+async fn hear(mut recv: LegRecv, recording: Option<&Recording>) {
+    let mut chunks = [const { Bytes::new() }; 16];
+    while let Ok(Some(n)) = recv.read_chunks(&mut chunks).await {
+        for chunk in chunks.iter().take(n) {
+            if let Some(recording) = recording {
+                recording.hear(chunk);
+            }
+        }
     }
 }
 
 async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg, trick: Trick) {
     let mut claims = incoming(&open, consumer);
-    let mut to = BETA;
+    let (mut to, mut through) = (BETA, shared.id);
+    let stream = open.kind == LegKind::Stream;
     match trick {
-        Trick::MisdirectsHandshakes if open.kind == LegKind::Pair => {
+        Trick::MisdirectsHandshakes if !stream => {
             shared.did();
             to = ALPHA;
         }
-        Trick::MisnamesStreams if open.kind == LegKind::Stream => {
+        Trick::MisnamesStreams if stream => {
             shared.did();
             claims.stream = StreamNumber(open.stream.0 + 1);
         }
-        Trick::MisstatesResumes if open.kind == LegKind::Stream => {
+        Trick::MisstatesResumes if stream => {
             shared.did();
             claims.resume = !open.resume;
         }
+        Trick::SwapsLegs if stream => {
+            shared.did();
+            through = shared.ring.friend(shared.id, BETA).unwrap();
+        }
         Trick::Invents => shared.invent(claims).await,
-        Trick::Replays => shared.replay(consumer).await,
+        Trick::Replays => shared.replay(|relay| relay == shared.id).await,
+        Trick::ReplaysFriends => shared.replay(|relay| relay != shared.id).await,
         _ => {}
     }
-    let Some(mut far) = shared.leg_to(to, claims).await else {
+    let tees = if trick == Trick::TeesLegs && stream {
+        shared.tees(claims).await
+    } else {
+        Vec::new()
+    };
+    let Some(mut far) = shared.ring.leg_to(through, to, claims).await else {
         leg.abort(LegCode::from(RefusalCode::NotRegistered));
         return;
     };
@@ -238,6 +288,11 @@ async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg
         leg.send.finish();
         return;
     }
+    if trick == Trick::StallsFirstLegs && stream && !is_probe(open.stream) && !open.resume {
+        shared.did();
+        tokio::join!(hear(leg.recv, None), hear(far.recv, None));
+        return;
+    }
     let Leg {
         send: near_send,
         recv: near_recv,
@@ -246,45 +301,76 @@ async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg
         send: far_send,
         recv: far_recv,
     } = far;
-    let stream = open.kind == LegKind::Stream;
-    let record = stream.then_some(&open);
+    let number = stream.then_some(open.stream);
+    let recording = Recording::new(shared.id, consumer, &open);
+    if stream {
+        shared.ring.record(recording.clone());
+    }
     tokio::join!(
-        pipe(&shared, near_recv, far_send, stream, record),
-        pipe(&shared, far_recv, near_send, stream, None),
+        pipe(&shared, near_recv, far_send, number, Some(&recording), tees),
+        pipe(&shared, far_recv, near_send, number, None, Vec::new()),
     );
 }
 
-/// Carries one direction, by the trick of the moment.
-async fn pipe(shared: &Shared, mut from: LegRecv, mut to: LegSend, sealed: bool, record: Option<&Open>) {
+/// Carries one direction, by the trick of the moment. `number`: of the stream, where the bytes are
+/// sealed.
+async fn pipe(
+    shared: &Shared,
+    mut from: LegRecv,
+    mut to: LegSend,
+    number: Option<StreamNumber>,
+    recording: Option<&Recording>,
+    mut tees: Vec<Leg>,
+) {
     let mut tamper = Tamper::default();
-    let mut seen = Vec::new();
+    let mut tricks = shared.trick.subscribe();
+    let sealed = number.is_some();
     loop {
         let mut chunks = [const { Bytes::new() }; 16];
-        let n = match from.read_chunks(&mut chunks).await {
+        let read = tokio::select! {
+            read = from.read_chunks(&mut chunks) => read,
+            () = cut(&mut tricks), if sealed => {
+                shared.did();
+                from.stop(LegCode::CANCELLED);
+                return to.reset(LegCode::CANCELLED);
+            }
+        };
+        let n = match read {
             Ok(Some(n)) => n,
+            Ok(None) if sealed && *shared.trick.borrow() == Trick::KeepsLegsOpen => {
+                shared.did();
+                shared.held_open.fetch_add(1, Ordering::Relaxed);
+                to.stopped().await;
+                shared.held_open.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
             Ok(None) => {
                 to.finish();
                 let _ = to.drained().await;
-                break;
+                return;
             }
-            Err(_) => {
-                to.reset(LegCode::CANCELLED);
-                break;
-            }
+            Err(_) => return to.reset(LegCode::CANCELLED),
         };
         for chunk in chunks.into_iter().take(n) {
-            if seen.len() < RECORD_BYTES_MAX {
-                seen.extend_from_slice(&chunk);
+            if let Some(recording) = recording {
+                recording.hear(&chunk);
             }
-            let trick = *shared.trick.lock().unwrap();
+            for tee in &mut tees {
+                let _ = tee.send.write_all(&chunk).await;
+            }
+            let trick = *shared.trick.borrow();
+            let stalls = sealed && (trick == Trick::Stalls || number.map(Trick::StallsStream) == Some(trick));
             let out = match trick {
-                Trick::Stalls if sealed => Vec::new(),
+                _ if stalls => Vec::new(),
                 Trick::Tampers(how) if sealed => tamper.apply(how, chunk),
+                Trick::TradesRecords if sealed && tamper.trades() => {
+                    let (chunk, traded) = shared.ring.trade(shared.id, chunk);
+                    shared.did_if(traded);
+                    vec![chunk]
+                }
                 _ => vec![chunk],
             };
-            if trick == Trick::Stalls || tamper.take_done() {
-                shared.did();
-            }
+            shared.did_if(stalls || tamper.take_done());
             for piece in out {
                 if to.write_all(&piece).await.is_err() {
                     from.stop(LegCode::CANCELLED);
@@ -293,9 +379,12 @@ async fn pipe(shared: &Shared, mut from: LegRecv, mut to: LegSend, sealed: bool,
             }
         }
     }
-    if let Some(open) = record {
-        shared.recorded.lock().unwrap().push((open.clone(), seen));
-    }
+}
+
+/// Waits until legs are to end.
+async fn cut(tricks: &mut watch::Receiver<Trick>) {
+    // An error is the end of the relay.
+    let _ = tricks.wait_for(|trick| *trick == Trick::CutsLegs).await;
 }
 
 impl Shared {
@@ -303,11 +392,33 @@ impl Shared {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn did_if(&self, something: bool) {
+        self.done.fetch_add(usize::from(something), Ordering::Relaxed);
+    }
+
+    async fn refuse(&self, leg: Leg, open: &Open, refusal: Refusal) {
+        self.did();
+        self.refused[usize::from(open.resume)].fetch_add(1, Ordering::Relaxed);
+        answer(leg, Answer::Refused(refusal)).await;
+    }
+
     async fn leg_to(&self, node: NodeId, claims: Incoming) -> Option<Leg> {
-        let carrier = self.carriers.lock().unwrap().get(&node).cloned()?;
-        let mut leg = carrier.open_leg().await.ok()?;
-        leg.send.write_frame(&Frame::Incoming(claims)).await.ok()?;
-        Some(leg)
+        self.ring.leg_to(self.id, node, claims).await
+    }
+
+    /// Another relay's legs for the same stream: as this one's, and as its next.
+    async fn tees(&self, claims: Incoming) -> Vec<Leg> {
+        let friend = self.ring.friend(self.id, BETA).unwrap();
+        let next = Incoming {
+            epoch: LegEpoch(claims.epoch.0 + 1),
+            ..claims
+        };
+        let mut tees = Vec::new();
+        for claims in [claims, next] {
+            self.did();
+            tees.extend(self.ring.leg_to(friend, BETA, claims).await);
+        }
+        tees
     }
 
     /// Legs that nobody opened: with made-up claims, and with those of a live stream.
@@ -372,14 +483,14 @@ impl Shared {
         }
     }
 
-    /// What consumers once sent, again: as it was, as another epoch, and as if it were new.
-    async fn replay(&self, consumer: NodeId) {
-        let recorded = self.recorded.lock().unwrap().clone();
-        for (open, bytes) in recorded.iter().rev().take(3) {
+    /// What consumers said on legs of `wanted` relays, again: as it was, as another epoch, and as if it
+    /// were new.
+    async fn replay(&self, wanted: impl Fn(RelayId) -> bool) {
+        for recording in self.ring.recorded(wanted) {
             self.did();
-            let as_it_was = incoming(open, consumer);
+            let as_it_was = incoming(&recording.open, recording.consumer);
             let later = Incoming {
-                epoch: LegEpoch(open.epoch.0 + 1),
+                epoch: LegEpoch(as_it_was.epoch.0 + 1),
                 ..as_it_was
             };
             let new = Incoming {
@@ -388,7 +499,7 @@ impl Shared {
             };
             for claims in [as_it_was, later, new] {
                 if let Some(mut leg) = self.leg_to(BETA, claims).await {
-                    let _ = leg.send.write_all(bytes).await;
+                    let _ = leg.send.write_all(&recording.said()).await;
                     leg.send.finish();
                 }
             }

@@ -1,7 +1,8 @@
 //! What the hostile relay does.
 
 use bytes::{Bytes, BytesMut};
-use fairlead_model::RefusalCode;
+use fairlead_hop::frame::Refusal;
+use fairlead_model::{RefusalCode, StreamNumber};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trick {
@@ -27,6 +28,26 @@ pub(super) enum Trick {
     MisnamesStreams,
     /// It brings handshakes to another node than they are for.
     MisdirectsHandshakes,
+    /// It lets the publisher answer the first leg of a new stream, and carries nothing more of it.
+    StallsFirstLegs,
+    /// It answers the first leg of a new stream itself and keeps what is said on it.
+    KeepsFirstLegs,
+    /// It carries nothing more of one stream, and all others.
+    StallsStream(StreamNumber),
+    /// It passes no end of a leg on.
+    KeepsLegsOpen,
+    /// It refuses the legs of streams, and lets associations and probes pass.
+    RefusesStreams(Refusal),
+    /// It ends every leg that it has or gets.
+    CutsLegs,
+    /// It plays legs that another relay carries, as its own.
+    ReplaysFriends,
+    /// It gives legs to another relay, which brings them to the publisher.
+    SwapsLegs,
+    /// Another relay tells the publisher of its legs too, and carries what is said on them.
+    TeesLegs,
+    /// It sends on what another relay got for its own legs, now and then.
+    TradesRecords,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +68,22 @@ pub(super) struct Tamper {
     done: bool,
 }
 
+/// Every so many chunks one is changed or traded.
+const ONE_IN: u32 = 5;
+
 impl Tamper {
+    /// Whether it is the turn of a chunk to be traded.
+    pub(super) const fn trades(&mut self) -> bool {
+        self.chunks += 1;
+        self.chunks % ONE_IN == 3
+    }
+
     pub(super) fn apply(&mut self, how: How, chunk: Bytes) -> Vec<Bytes> {
         self.chunks += 1;
         if let Some(held) = self.held.take() {
             return vec![chunk, held];
         }
-        if self.chunks % 5 != 3 {
+        if self.chunks % ONE_IN != 3 {
             return vec![chunk];
         }
         self.done = true;
