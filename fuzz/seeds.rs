@@ -269,6 +269,72 @@ fn live_messages() {
     }
 }
 
+/// Operations of `liveness`: see its `step`.
+fn livenesses() {
+    let (bound, heard) = ([0u8, 0, 255], [4u8, 1]);
+    let (look, second, seconds) = ([7u8, 0], [7u8, 110], [7u8, 150]);
+    let (closed, unacknowledged) = ([2u8, 0], [2u8, 1]);
+    let (refused, unserved, cut, unable) = ([1u8, 0], [1u8, 2], [1u8, 3], [1u8, 4]);
+    let (taken, relay_closed, relay_unacknowledged) = ([5u8], [6u8, 0], [6u8, 1]);
+    let runs: [(&str, &[&[u8]]); 10] = [
+        (
+            "killed",
+            &[
+                &bound, &closed, &refused, &look, &look, &look, &look, &look, &look,
+            ],
+        ),
+        ("vanished", &[&bound, &second, &seconds, &unacknowledged]),
+        (
+            "frozen",
+            &[
+                &bound,
+                &closed,
+                &unserved,
+                &second,
+                &second,
+                &bound,
+                &[3, 3],
+                &heard,
+            ],
+        ),
+        ("restarted", &[&bound, &[2, 2], &[0, 1, 9, 255]]),
+        // The answer to an attempt that was under way at the verdict: found by fuzzing.
+        ("late-answer", &[&seconds, &seconds, &seconds, &bound, &closed]),
+        ("forgotten", &[&bound, &closed, &[0, 2, 255]]),
+        (
+            "blocked",
+            &[
+                &refused, &second, &second, &unable, &heard, &seconds, &seconds, &seconds, &seconds, &seconds,
+            ],
+        ),
+        (
+            "contradicted",
+            &[
+                &bound, &closed, &heard, &refused, &look, &cut, &heard, &look, &refused, &heard, &second,
+            ],
+        ),
+        (
+            "relay",
+            &[
+                &taken,
+                &relay_closed,
+                &second,
+                &taken,
+                &relay_closed,
+                &seconds,
+                &seconds,
+            ],
+        ),
+        (
+            "relay-vanished",
+            &[&taken, &seconds, &relay_unacknowledged, &seconds],
+        ),
+    ];
+    for (name, run) in runs {
+        save("liveness", name, &run.concat());
+    }
+}
+
 fn stream_frames() {
     let (epoch, grant) = (LegEpoch(2), b"grant");
     let frames = [
@@ -468,6 +534,7 @@ fn main() {
     signed();
     hop_frames();
     live_messages();
+    livenesses();
     stream_frames();
     sealed_streams();
     certificates();

@@ -202,10 +202,10 @@ impl NodeLiveness {
 
     /// The relay answered that it holds the session.
     pub fn bound(&mut self, boot: ProcessBootId) {
-        if boot == self.relay_boot {
-            self.state = State::Held { unanswered: 0 };
-        } else {
+        if boot != self.relay_boot {
             self.die(Death::OtherBoot);
+        } else if self.state != State::Dead {
+            self.state = State::Held { unanswered: 0 };
         }
     }
 
@@ -375,6 +375,10 @@ impl NodeLiveness {
     }
 
     fn die(&mut self, death: Death) {
+        // The verdict is told once: an attempt may have been under way, and its answer comes after it.
+        if self.state == State::Dead {
+            return;
+        }
         self.state = State::Dead;
         self.actions.clear();
         self.actions.push_back(NodeAction::Dead(death));

@@ -213,6 +213,29 @@ fn another_boot_ends_the_session_at_once() {
     }
 }
 
+/// An attempt that was under way at the verdict is answered after it: by the session's own run, another
+/// run, or one that has no such session. The verdict stands, told once (found by fuzzing).
+#[test]
+fn an_answer_after_the_verdict_changes_nothing() {
+    for answer in [
+        |m: &mut NodeLiveness, _: MonoTime| m.bound(BOOT),
+        |m: &mut NodeLiveness, _: MonoTime| m.bound(OTHER),
+        |m: &mut NodeLiveness, now: MonoTime| m.refused(BindRefusal::NoSession, BOOT, now),
+    ] {
+        let mut node = Node::new();
+        node.until(15_000);
+        let verdict = node.done.clone();
+        assert!(
+            matches!(verdict.last(), Some((_, NodeAction::Dead(Death::Silent)))),
+            "{verdict:?}"
+        );
+        node.input(answer).input(|m, now| m.lost(LostCause::Closed, now));
+        node.until(60_000);
+        assert_eq!(node.done, verdict);
+        assert_eq!(node.machine.poll_timeout(ms(60_000)), None);
+    }
+}
+
 /// Only UDP passes: QUIC alone decides, with one warning.
 #[test]
 fn without_tcp_quic_decides() {

@@ -1,0 +1,286 @@
+//! Both ends of a liveness connection under any sequence of what happens beside a hop session: messages,
+//! lost connections, failed attempts, datagrams, time. Neither panics, at most one attempt runs at a
+//! time, nothing follows a verdict, and no verdict falls on an end that was heard of a moment before,
+//! except by an authenticated answer.
+#![no_main]
+
+use fairlead_hop::liveness::{
+    AttemptFailure, BindRefusal, Death, Doubt, LiveMessage, LostCause, MESSAGE_LEN, NodeAction, NodeLiveness,
+    RelayAction, RelayLiveness,
+};
+use fairlead_model::{MonoTime, ProcessBootId};
+use libfuzzer_sys::fuzz_target;
+use std::time::Duration;
+
+/// Operations of one run: enough for every state several times.
+const OPERATIONS_MAX: usize = 400;
+/// The relay's run that the session is with; any other is another run.
+const BOOT: ProcessBootId = ProcessBootId::from_bytes([7; 16]);
+/// Silence that every verdict takes that rests on silence, less the shortest round trips.
+const SILENCE_MIN: Duration = Duration::from_millis(4);
+/// A wait is never longer: both ends look at what QUIC received, or try again, now and then.
+const LOOK_LONGEST: Duration = Duration::from_secs(1);
+
+/// What was done to an end, for the checks.
+struct Track {
+    received: u64,
+    rtt: Duration,
+    heard: MonoTime,
+    dead: bool,
+}
+
+struct Run<'a> {
+    input: &'a [u8],
+    now: MonoTime,
+    node: NodeLiveness,
+    of_node: Track,
+    /// The node's attempt under way.
+    connecting: bool,
+    /// The node's connection stands.
+    stands: bool,
+    relay: RelayLiveness,
+    of_relay: Track,
+}
+
+impl Run<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self
+            .input
+            .split_first()
+            .map_or((0, self.input), |(b, rest)| (*b, rest));
+        self.input = rest;
+        first
+    }
+
+    /// A message as the other end might have sent it, damaged or not.
+    fn message(&mut self) -> Option<LiveMessage> {
+        let mut bytes = match self.byte() % 6 {
+            0 => LiveMessage::Bound(BOOT),
+            1 => LiveMessage::Bound(ProcessBootId::from_bytes([self.byte(); 16])),
+            2 => LiveMessage::Refused(BindRefusal::NoSession, BOOT),
+            3 => LiveMessage::Refused(BindRefusal::Busy, ProcessBootId::from_bytes([self.byte(); 16])),
+            4 => LiveMessage::Refused(BindRefusal::Busy, BOOT),
+            _ => LiveMessage::Pong(u64::from(self.byte())),
+        }
+        .encode();
+        let at = usize::from(self.byte());
+        if at < MESSAGE_LEN {
+            bytes[at] ^= self.byte();
+        }
+        let message = LiveMessage::decode(&bytes).ok()?;
+        assert_eq!(message.encode(), bytes, "a message has one encoding");
+        Some(message)
+    }
+
+    fn step(&mut self) {
+        match self.byte() % 8 {
+            0 => self.tell_node(),
+            1 => self.fail_attempt(),
+            2 => {
+                let cause = self.cause();
+                self.datagrams(false);
+                self.stands = false;
+                self.node.lost(cause, self.now);
+                self.after_node(None);
+            }
+            3 => {
+                self.datagrams(false);
+                let unanswered = u32::from(self.byte());
+                self.node.pings(unanswered);
+                self.after_node(None);
+            }
+            4 => self.datagrams(true),
+            5 => {
+                self.datagrams(false);
+                self.relay.bound();
+                self.after_relay();
+            }
+            6 => {
+                let cause = self.cause();
+                self.datagrams(false);
+                self.relay.lost(cause, self.now);
+                self.after_relay();
+            }
+            _ => self.wait(),
+        }
+    }
+
+    fn tell_node(&mut self) {
+        if !self.connecting {
+            return;
+        }
+        let Some(message) = self.message() else {
+            return;
+        };
+        self.datagrams(false);
+        match message {
+            LiveMessage::Bound(boot) => {
+                (self.connecting, self.stands) = (false, boot == BOOT);
+                self.node.bound(boot);
+                self.after_node((boot != BOOT).then_some(Death::OtherBoot));
+            }
+            LiveMessage::Refused(why, boot) => {
+                self.connecting = false;
+                let told = match why {
+                    _ if boot != BOOT => Some(Death::OtherBoot),
+                    BindRefusal::NoSession => Some(Death::NoSession),
+                    BindRefusal::Busy => None,
+                };
+                self.node.refused(why, boot, self.now);
+                self.after_node(told);
+            }
+            LiveMessage::Bind(_) | LiveMessage::Ping(_) | LiveMessage::Pong(_) => {}
+        }
+    }
+
+    fn fail_attempt(&mut self) {
+        if !std::mem::take(&mut self.connecting) {
+            return;
+        }
+        let why = [
+            AttemptFailure::Refused,
+            AttemptFailure::NoAnswer,
+            AttemptFailure::Unserved,
+            AttemptFailure::Cut,
+            AttemptFailure::Unable,
+        ][usize::from(self.byte()) % 5];
+        self.datagrams(false);
+        self.node.attempt_failed(why, self.now);
+        self.after_node(None);
+    }
+
+    fn cause(&mut self) -> LostCause {
+        [LostCause::Closed, LostCause::Unacknowledged, LostCause::Protocol][usize::from(self.byte()) % 3]
+    }
+
+    /// What QUIC has received so far, told to both ends before every other input; `more`: something came.
+    fn datagrams(&mut self, more: bool) {
+        let rtt = if more {
+            Duration::from_millis(u64::from(self.byte()))
+        } else {
+            self.of_node.rtt
+        };
+        for track in [&mut self.of_node, &mut self.of_relay] {
+            track.rtt = rtt;
+            if more {
+                track.received += 1;
+                track.heard = self.now;
+            }
+        }
+        self.node.datagrams(self.of_node.received, rtt, self.now);
+        self.after_node(None);
+        self.relay.datagrams(self.of_relay.received, rtt, self.now);
+        self.after_relay();
+    }
+
+    /// Time passes: some, or until the ends want to look.
+    fn wait(&mut self) {
+        let ms = u64::from(self.byte());
+        let wanted = [
+            self.node.poll_timeout(self.now),
+            self.relay.poll_timeout(self.now),
+        ];
+        assert_eq!(
+            wanted[0].is_none(),
+            self.of_node.dead,
+            "an end that lives looks again"
+        );
+        assert_eq!(
+            wanted[1].is_none(),
+            self.of_relay.dead,
+            "an end that lives looks again"
+        );
+        for at in wanted.into_iter().flatten() {
+            assert!(at.since(self.now) <= LOOK_LONGEST, "{:?}", at.since(self.now));
+        }
+        let next = wanted.into_iter().flatten().min().unwrap_or(self.now);
+        self.now = match ms {
+            0..64 => next.max(self.now),
+            _ => self.now.plus(Duration::from_millis((ms - 64) * (ms - 64) / 2)),
+        };
+        self.datagrams(false);
+        self.node.handle_timeout(self.now);
+        self.after_node(None);
+        self.relay.handle_timeout(self.now);
+        self.after_relay();
+    }
+
+    /// Drains the node's actions. `told`: what an authenticated answer has just said of the session.
+    fn after_node(&mut self, told: Option<Death>) {
+        while let Some(action) = self.node.poll_action() {
+            assert!(!self.of_node.dead, "{action:?} after the verdict");
+            match action {
+                NodeAction::Connect(limit) => {
+                    assert!(!self.connecting, "two attempts at once");
+                    assert!(!self.stands, "an attempt beside a connection that stands");
+                    assert!(!limit.is_zero());
+                    self.connecting = true;
+                }
+                NodeAction::Probe | NodeAction::OnlyQuic => {}
+                NodeAction::Dead(death) => {
+                    self.of_node.dead = true;
+                    if told != Some(death) {
+                        assert!(
+                            silence(&self.of_node, self.now) >= SILENCE_MIN,
+                            "{death:?} of one that speaks"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(
+            self.of_node.dead || told.is_none(),
+            "an authenticated answer is believed"
+        );
+        if self.node.doubt(self.now) == Doubt::LivenessLost {
+            assert!(!self.stands, "a connection that stands is not lost");
+        }
+    }
+
+    fn after_relay(&mut self) {
+        while let Some(action) = self.relay.poll_action() {
+            assert!(!self.of_relay.dead, "{action:?} after the verdict");
+            match action {
+                RelayAction::Probe => {}
+                RelayAction::Dead(death) => {
+                    self.of_relay.dead = true;
+                    assert!(
+                        silence(&self.of_relay, self.now) >= SILENCE_MIN,
+                        "{death:?} of one that speaks"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn silence(of: &Track, now: MonoTime) -> Duration {
+    now.since(of.heard)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let now = MonoTime(1_000_000_000);
+    let track = || Track {
+        received: 1,
+        rtt: Duration::ZERO,
+        heard: now,
+        dead: false,
+    };
+    let mut run = Run {
+        input: data,
+        now,
+        node: NodeLiveness::new(BOOT, 1, now),
+        of_node: track(),
+        connecting: false,
+        stands: false,
+        relay: RelayLiveness::new(1, now),
+        of_relay: track(),
+    };
+    run.after_node(None);
+    for _ in 0..OPERATIONS_MAX {
+        if run.input.is_empty() {
+            break;
+        }
+        run.step();
+    }
+});
