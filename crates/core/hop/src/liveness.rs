@@ -16,6 +16,7 @@
 //! | no acknowledgement of the kernel for 2 s | silent as long | dead |
 //! | another process boot answers, or one that has no such session | anything | dead |
 
+mod heard;
 mod message;
 mod node;
 mod relay;
@@ -45,6 +46,8 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// The same of a node's end. After its way to the relay has changed, the relay's packets go astray
 /// until one of the node's own shows the new one: within this (F-05: reachable within a second).
 pub const NODE_KEEP_ALIVE: Duration = Duration::from_millis(500);
+/// How often each end looks for datagrams.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Silence of QUIC that agrees with a kernel that got no acknowledgement for
 /// [`UNACKNOWLEDGED_MAX`]: as long, less what a keep-alive may be late.
 const SILENT_TOO: Duration = Duration::from_millis(1_900);

@@ -420,6 +420,11 @@ impl NodeControl {
         if entry.generation != answer.generation {
             return Ok(());
         }
+        if entry.state == RegistrationState::Registered {
+            // Withdrawn: it is tried soon again, as when it was new.
+            entry.since = now;
+            entry.attempts = 0;
+        }
         entry.attempts = entry.attempts.saturating_add(1);
         let window = if now < entry.since.plus(RETRY_SOON_FOR) {
             RETRY_SOON_MS

@@ -64,6 +64,18 @@ struct Entry<S> {
     restarting_until: Option<MonoTime>,
 }
 
+impl<S> Entry<S> {
+    /// The session, and what it had registered.
+    fn held(self, endpoint: EndpointId) -> (S, Register) {
+        let register = Register {
+            endpoint,
+            generation: self.generation,
+            epoch: self.epoch,
+        };
+        (self.session, register)
+    }
+}
+
 /// The registrations of a relay. `S` names a session.
 ///
 /// A later generation of an endpoint replaces an earlier one only when it registers (R-ADM-01);
@@ -117,14 +129,9 @@ impl<S: Copy + Ord> Registry<S> {
                 return Err(RegistryFault::Stale);
             }
         }
-        let before = self.remove(register.endpoint).map(|entry| {
-            let held = Register {
-                endpoint: register.endpoint,
-                generation: entry.generation,
-                epoch: entry.epoch,
-            };
-            (entry.session, held)
-        });
+        let before = self
+            .remove(register.endpoint)
+            .map(|entry| entry.held(register.endpoint));
         self.endpoints.insert(
             register.endpoint,
             Entry {
@@ -188,8 +195,13 @@ impl<S: Copy + Ord> Registry<S> {
     }
 
     /// Drops registrations that `keep` does not want (the policy changed), and those whose daemon
-    /// did not come back in time.
-    pub fn retain(&mut self, now: MonoTime, mut keep: impl FnMut(EndpointId, NodeId, Generation) -> bool) {
+    /// did not come back in time. Gives those that a session still held: it is to be told, since its
+    /// daemon may never hear of the policy that dropped them, only of one that wants them again.
+    pub fn retain(
+        &mut self,
+        now: MonoTime,
+        mut keep: impl FnMut(EndpointId, NodeId, Generation) -> bool,
+    ) -> Vec<(S, Register)> {
         let gone: Vec<EndpointId> = self
             .endpoints
             .iter()
@@ -199,9 +211,11 @@ impl<S: Copy + Ord> Registry<S> {
             })
             .map(|(endpoint, _)| *endpoint)
             .collect();
-        for endpoint in gone {
-            self.remove(endpoint);
-        }
+        let dropped = gone.into_iter().filter_map(|endpoint| {
+            let entry = self.remove(endpoint)?;
+            entry.restarting_until.is_none().then(|| entry.held(endpoint))
+        });
+        dropped.collect()
     }
 
     /// How many endpoints are registered, those of restarting daemons included.

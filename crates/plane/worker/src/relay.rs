@@ -74,8 +74,17 @@ struct Session {
     greeted: Option<(SessionId, ProcessBootId)>,
     restarting: bool,
     to: ToSession,
-    /// Registrations that a newer session has taken over, by endpoint; the member is not told yet.
-    replaced: BTreeMap<EndpointId, Register>,
+    /// Registrations that it has no more, by endpoint: a newer session has taken them over, or the
+    /// policy dropped them. The member is not told yet.
+    withdrawn: BTreeMap<EndpointId, Register>,
+}
+
+impl Session {
+    /// The member is to be told that it has a registration no more.
+    fn withdraw(&mut self, held: Register) {
+        self.withdrawn.insert(held.endpoint, held);
+        self.to.withdrawn.notify_one();
+    }
 }
 
 /// How a session's loops are reached.
@@ -83,8 +92,8 @@ struct Session {
 pub(crate) struct ToSession {
     /// Liveness connections for it.
     pub(crate) bindings: mpsc::Sender<LiveBinding>,
-    /// Woken when registrations were taken over.
-    pub(crate) replaced: Arc<Notify>,
+    /// Woken when registrations were withdrawn.
+    pub(crate) withdrawn: Arc<Notify>,
 }
 
 /// Where an endpoint is served.
@@ -145,7 +154,7 @@ impl Relay {
                 greeted: None,
                 restarting: false,
                 to,
-                replaced: BTreeMap::new(),
+                withdrawn: BTreeMap::new(),
             },
         );
         self.count(&sessions);
@@ -261,12 +270,12 @@ impl Relay {
         }
     }
 
-    /// Registrations of the session that a newer one has taken over since the last call.
-    pub(crate) fn take_replaced(&self, number: SessionNumber) -> BTreeMap<EndpointId, Register> {
+    /// Registrations that the session has lost since the last call, other than by its own doing.
+    pub(crate) fn take_withdrawn(&self, number: SessionNumber) -> BTreeMap<EndpointId, Register> {
         let mut sessions = self.lock();
         let session = sessions.live.get_mut(&number);
         session
-            .map(|s| std::mem::take(&mut s.replaced))
+            .map(|s| std::mem::take(&mut s.withdrawn))
             .unwrap_or_default()
     }
 
@@ -305,8 +314,7 @@ impl Relay {
                 }
                 before.carrier.close(RefusalCode::ShuttingDown);
             } else {
-                before.replaced.insert(held.endpoint, held);
-                before.to.replaced.notify_one();
+                before.withdraw(held);
             }
         }
         self.count(&sessions);
@@ -366,18 +374,24 @@ impl Relay {
         self.listener.set_carrier(&carrier_config(&settings));
     }
 
-    /// Drops registrations whose policy or daemon is gone.
+    /// Drops registrations whose policy or daemon is gone. Sessions are told, and try again: a daemon
+    /// that has missed a short-lived policy would else take them for registered for good.
     pub(crate) fn sweep(&self) {
         let policy = self.policy.current();
         let mut sessions = self.lock();
         sessions
             .runs
             .retain(|node, _| policy.session_verdict(*node).is_ok());
-        sessions
+        let dropped = sessions
             .registry
             .retain(self.clock.mono(), |endpoint, node, generation| {
                 policy.registration_verdict(node, endpoint, generation).is_ok()
             });
+        for (number, held) in dropped {
+            if let Some(session) = sessions.live.get_mut(&number) {
+                session.withdraw(held);
+            }
+        }
         self.count(&sessions);
     }
 

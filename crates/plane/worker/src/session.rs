@@ -94,7 +94,7 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
     let wakes = Wakes::default();
     let to = ToSession {
         bindings: sender,
-        replaced: Arc::clone(&wakes.replaced),
+        withdrawn: Arc::clone(&wakes.withdrawn),
     };
     let number = relay.add_session(&carrier, to);
     if let Some(suppressed) = told::session("up") {
@@ -118,8 +118,8 @@ async fn session(relay: Arc<Relay>, carrier: Carrier) {
 struct Wakes {
     /// The member is doubted: ping it.
     probe: Notify,
-    /// Registrations were taken over.
-    replaced: Arc<Notify>,
+    /// Registrations were withdrawn.
+    withdrawn: Arc<Notify>,
 }
 
 async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber, wakes: &Wakes) -> SessionEnd {
@@ -199,7 +199,7 @@ async fn control_loop(
                 Ok(()) => flush(&mut leg, &mut machine).await,
                 Err(fault) => Err(SessionEnd::Fault(fault)),
             },
-            () = wakes.replaced.notified() => match tell_replaced(relay, number, &mut machine) {
+            () = wakes.withdrawn.notified() => match tell_withdrawn(relay, number, &mut machine) {
                 Ok(()) => flush(&mut leg, &mut machine).await,
                 Err(fault) => Err(SessionEnd::Fault(fault)),
             },
@@ -276,14 +276,15 @@ async fn step(
     flush(leg, machine).await
 }
 
-/// Tells the member of registrations that a newer session has taken over (R-ADM-04).
-fn tell_replaced(
+/// Tells the member of registrations that a newer session has taken over (R-ADM-04), or that the
+/// policy has dropped.
+fn tell_withdrawn(
     relay: &Relay,
     number: SessionNumber,
     machine: &mut RelayControl,
 ) -> Result<(), fairlead_hop::SessionFault> {
-    for (endpoint, register) in relay.take_replaced(number) {
-        debug!(%endpoint, "a newer session has taken the registration over");
+    for (endpoint, register) in relay.take_withdrawn(number) {
+        debug!(%endpoint, "the registration is withdrawn");
         machine.refuse(register, Refusal::from(RefusalCode::RegistrationMismatch))?;
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The node's verdict on a relay.
 
+use super::heard::Heard;
 use super::message::BindRefusal;
-use super::{AttemptFailure, Death, KEEP_ALIVE, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
+use super::{AttemptFailure, Death, KEEP_ALIVE, LOOK_EVERY, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
 use fairlead_model::{MonoTime, ProcessBootId};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,9 +19,7 @@ const ATTEMPT_MIN: Duration = Duration::from_millis(300);
 /// The same while nothing was lost: one retransmission of TCP's.
 const ATTEMPT_CALM: Duration = Duration::from_millis(2_500);
 /// How often datagrams are looked for while a probe is out.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How often otherwise.
-const LOOK_CALM: Duration = Duration::from_millis(250);
+const LOOK_PROBING: Duration = Duration::from_millis(1);
 /// Waits between rounds of probe and attempt while the relay answers the one and not the other:
 /// doubled each time from the first. A killed relay's last datagrams are read within the first.
 const ROUND_WAIT_FIRST: Duration = Duration::from_millis(20);
@@ -129,8 +128,7 @@ enum Attempt {
 pub struct NodeLiveness {
     relay_boot: ProcessBootId,
     state: State,
-    received_bytes: u64,
-    heard: MonoTime,
+    heard: Heard,
     rtt: Duration,
     warned: bool,
     actions: VecDeque<NodeAction>,
@@ -147,8 +145,7 @@ impl NodeLiveness {
                 failures: 0,
                 next: Next::Running,
             },
-            received_bytes,
-            heard: now,
+            heard: Heard::new(received_bytes, now),
             rtt: Duration::ZERO,
             warned: false,
             actions: VecDeque::from([NodeAction::Connect(ATTEMPT_CALM)]),
@@ -163,7 +160,7 @@ impl NodeLiveness {
     /// How much speaks against the relay.
     #[must_use]
     pub fn doubt(&self, now: MonoTime) -> Doubt {
-        let silent = now.since(self.heard) >= DOUBT_AFTER;
+        let silent = now.since(self.heard.at()) >= DOUBT_AFTER;
         let doubted = match self.state {
             State::OnlyQuic { .. } | State::Dead => false,
             State::Held { unanswered } => unanswered >= DOUBT_AFTER_PINGS,
@@ -187,12 +184,12 @@ impl NodeLiveness {
     /// Bytes that QUIC has received so far, and its round trip.
     pub fn datagrams(&mut self, received_bytes: u64, rtt: Duration, now: MonoTime) {
         self.rtt = rtt;
-        if received_bytes == self.received_bytes {
-            return;
-        }
-        self.received_bytes = received_bytes;
-        self.heard = now;
+        let look = self.heard.look(received_bytes, now);
         if let State::Broken(round) = &mut self.state {
+            round.began = round.began.plus(look.paused);
+            if !look.news {
+                return;
+            }
             round.answered = true;
             if let Attempt::Failed(_) = round.attempt {
                 self.contradicted(now);
@@ -244,7 +241,9 @@ impl NodeLiveness {
         match self.state {
             State::OnlyQuic { .. } | State::Broken(_) | State::Dead => {}
             State::Held { .. } => match cause {
-                LostCause::Unacknowledged if now.since(self.heard) >= SILENT_TOO => self.die(Death::HostGone),
+                LostCause::Unacknowledged if now.since(self.heard.at()) >= SILENT_TOO => {
+                    self.die(Death::HostGone)
+                }
                 LostCause::Closed | LostCause::Unacknowledged | LostCause::Protocol => self.round(1, now),
             },
         }
@@ -263,18 +262,18 @@ impl NodeLiveness {
         let look = |every| Some(now.plus(every));
         match self.state {
             State::Dead => None,
-            State::Held { .. } => look(LOOK_CALM),
+            State::Held { .. } => look(LOOK_EVERY),
             State::OnlyQuic { next, .. } => {
                 let due = match next {
                     Next::Running => None,
                     Next::At(at) => Some(at),
                 };
-                look(LOOK_CALM).into_iter().chain(due).min()
+                look(LOOK_EVERY).into_iter().chain(due).min()
             }
             State::Broken(round) => match round.attempt {
-                Attempt::Running | Attempt::Failed(_) if !round.answered => look(LOOK_EVERY),
-                Attempt::Running | Attempt::Failed(_) => look(LOOK_CALM),
-                Attempt::Unserved(at) | Attempt::Contradicted(at) => Some(at),
+                Attempt::Running | Attempt::Failed(_) if !round.answered => look(LOOK_PROBING),
+                Attempt::Running | Attempt::Failed(_) => look(LOOK_EVERY),
+                Attempt::Unserved(at) | Attempt::Contradicted(at) => Some(at.min(now.plus(LOOK_EVERY))),
             },
         }
     }
@@ -283,7 +282,9 @@ impl NodeLiveness {
     pub fn handle_timeout(&mut self, now: MonoTime) {
         match self.state {
             State::Held { .. } | State::Dead => {}
-            State::OnlyQuic { .. } if now.since(self.heard) >= QUIC_SILENCE_MAX => self.die(Death::Silent),
+            State::OnlyQuic { .. } if now.since(self.heard.at()) >= QUIC_SILENCE_MAX => {
+                self.die(Death::Silent)
+            }
             State::OnlyQuic { failures, next } => {
                 if matches!(next, Next::At(at) if now >= at) {
                     self.state = State::OnlyQuic {

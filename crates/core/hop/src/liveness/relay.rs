@@ -1,6 +1,7 @@
 //! The relay's verdict on a node.
 
-use super::{Death, KEEP_ALIVE, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
+use super::heard::Heard;
+use super::{Death, KEEP_ALIVE, LOOK_EVERY, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
 use fairlead_model::MonoTime;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,8 +17,6 @@ const LOST_ROUND_TRIPS: u32 = 3;
 /// How long a node that is heard of may take to come back with its liveness connection, before
 /// QUIC alone decides.
 const REBIND_MAX: Duration = Duration::from_secs(10);
-/// How often datagrams are looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What the relay's loop is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +48,7 @@ enum State {
 #[derive(Debug)]
 pub struct RelayLiveness {
     state: State,
-    received_bytes: u64,
-    heard: MonoTime,
+    heard: Heard,
     rtt: Duration,
     actions: VecDeque<RelayAction>,
 }
@@ -61,8 +59,7 @@ impl RelayLiveness {
     pub fn new(received_bytes: u64, now: MonoTime) -> Self {
         Self {
             state: State::OnlyQuic,
-            received_bytes,
-            heard: now,
+            heard: Heard::new(received_bytes, now),
             rtt: Duration::ZERO,
             actions: VecDeque::new(),
         }
@@ -76,9 +73,9 @@ impl RelayLiveness {
     /// Bytes that QUIC has received so far, and its round trip.
     pub fn datagrams(&mut self, received_bytes: u64, rtt: Duration, now: MonoTime) {
         self.rtt = rtt;
-        if received_bytes != self.received_bytes {
-            self.received_bytes = received_bytes;
-            self.heard = now;
+        let look = self.heard.look(received_bytes, now);
+        if let State::Lost(at, _) = &mut self.state {
+            *at = at.plus(look.paused);
         }
     }
 
@@ -95,7 +92,9 @@ impl RelayLiveness {
         match self.state {
             State::OnlyQuic | State::Lost(..) | State::Dead => {}
             State::Held => match cause {
-                LostCause::Unacknowledged if now.since(self.heard) >= SILENT_TOO => self.die(Death::HostGone),
+                LostCause::Unacknowledged if now.since(self.heard.at()) >= SILENT_TOO => {
+                    self.die(Death::HostGone)
+                }
                 LostCause::Unacknowledged => self.probe(Death::HostGone, now),
                 LostCause::Closed | LostCause::Protocol => self.probe(Death::ProcessGone, now),
             },
@@ -116,12 +115,12 @@ impl RelayLiveness {
         match self.state {
             State::Held | State::Dead => {}
             State::OnlyQuic => {
-                if now.since(self.heard) >= QUIC_SILENCE_MAX {
+                if now.since(self.heard.at()) >= QUIC_SILENCE_MAX {
                     self.die(Death::Silent);
                 }
             }
             State::Lost(at, death) => {
-                let silent = now.since(self.heard.max(at));
+                let silent = now.since(self.heard.at().max(at));
                 if silent >= LOST_SILENCE_MAX.max(self.rtt * LOST_ROUND_TRIPS) {
                     self.die(death);
                 } else if now.since(at) >= REBIND_MAX {

@@ -378,6 +378,49 @@ fn a_relay_judges_a_node() {
     }
 }
 
+/// F-06: an end that was stopped itself finds its timers due before it has read what came meanwhile.
+/// That is no silence of the other's, in no state; what was silent before and after is.
+#[test]
+fn an_own_pause_is_no_silence() {
+    let paused = |node: &mut Node| {
+        // The clock goes on, and nothing is looked at.
+        node.at += 25_000;
+        node.input(|m, now| m.handle_timeout(now));
+        assert_eq!((node.death(), node.doubt() == Doubt::Silent), (None, false));
+        let next = node.at + 100;
+        node.until(next);
+        assert_eq!(node.death(), None);
+    };
+    let mut node = Node::new();
+    node.failed(AttemptFailure::NoAnswer).until(1000).datagram();
+    paused(&mut node);
+    node.until(40_000);
+    assert_eq!(node.death().unwrap().1, Death::Silent, "it is silent after");
+    // Its kernel gave the connection up meanwhile.
+    let mut node = Node::held();
+    node.until(1000).datagram();
+    node.at += 25_000;
+    node.lost(LostCause::Unacknowledged);
+    assert_eq!(node.death(), None);
+    node.until(node.at + 1).datagram().input(|m, _| m.bound(BOOT));
+    assert_eq!((node.death(), node.doubt()), (None, Doubt::None));
+    // The relay's end, in both states that count silence.
+    for lost in [false, true] {
+        let mut relay = RelayLiveness::new(0, ms(0));
+        if lost {
+            relay.bound();
+            relay.datagrams(0, RTT, ms(100));
+            relay.lost(LostCause::Closed, ms(100));
+            assert_eq!(relay.poll_action(), Some(RelayAction::Probe));
+        }
+        for (received, at) in [(0, 25_000), (0, 25_250), (7, 25_251)] {
+            relay.datagrams(received, RTT, ms(at));
+            relay.handle_timeout(ms(at));
+            assert_eq!(relay.poll_action(), None, "lost: {lost}, at {at}");
+        }
+    }
+}
+
 fn message() -> impl Strategy<Value = LiveMessage> {
     let boot = || any::<[u8; 16]>().prop_map(ProcessBootId::from_bytes);
     prop_oneof![

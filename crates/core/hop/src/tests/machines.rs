@@ -315,3 +315,30 @@ proptest! {
         }
     }
 }
+
+/// R-POL-10: a registration that was in force and is withdrawn, long after the session began, is tried
+/// again as soon as a new one: the policy that wants it again may be on its way.
+#[test]
+fn a_withdrawn_registration_is_tried_again_soon() {
+    let (mut node, mut relay) = (node(), relay());
+    node.set_publications(&wanted(&[(1, 1)]), at(0));
+    exchange(&mut node, &mut relay, at(0), |_| None);
+    let later = 3_600_000;
+    let held = Register {
+        endpoint: endpoint(1),
+        generation: Generation(1),
+        epoch: fairlead_model::RegistrationEpoch((3 << 32) | 4),
+    };
+    relay
+        .refuse(held, Refusal::from(RefusalCode::RegistrationMismatch))
+        .unwrap();
+    exchange(&mut node, &mut relay, at(later), |_| None);
+    let refused = node.registrations().next().unwrap().2;
+    let RegistrationState::Refused { retry_at, .. } = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(
+        (at(later + 200)..=at(later + 400)).contains(&retry_at),
+        "{retry_at:?}"
+    );
+}

@@ -94,13 +94,17 @@ fn announced_restarts_are_held() {
     assert!(registry.is_empty());
 }
 
-/// A registration that policy no longer has goes.
+/// A registration that policy no longer has goes, and who held it is named, to be told; one whose
+/// session is gone has nobody to tell.
 #[test]
 fn retain_follows_policy() {
     let mut registry = Registry::default();
     registry.register(1, node(1), register(1, 1, 10)).unwrap();
     registry.register(1, node(1), register(2, 1, 10)).unwrap();
-    registry.retain(at(0), |e, _, _| e == endpoint(2));
+    registry.register(2, node(2), register(3, 1, 10)).unwrap();
+    registry.session_ended(2, true, at(0));
+    let dropped = registry.retain(at(0), |e, _, _| e == endpoint(2));
+    assert_eq!(dropped, [(1, register(1, 1, 10))]);
     assert_eq!(registry.len(), 1);
     assert_eq!(serves(&registry, 1, at(0)), None);
 }
