@@ -7,6 +7,9 @@ use std::process::Command;
 /// Arguments of `cargo xtask sim`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SimArguments {
+    /// One world only, `streams` or `hop`; each seed runs in all of them if not given.
+    #[arg(long)]
+    world: Option<String>,
     /// Replays this one seed: prints its last events and the digest of all of them.
     #[arg(long, conflicts_with_all = ["seeds", "from", "minutes", "jobs"])]
     seed: Option<u64>,
@@ -40,6 +43,9 @@ pub(crate) fn run(arguments: &SimArguments) -> Result<()> {
         Some(seed) => command.arg(format!("--seed={seed}")),
         None => command.arg(format!("--seeds={}", arguments.seeds)),
     };
+    if let Some(world) = &arguments.world {
+        command.arg(format!("--world={world}"));
+    }
     if let Some(from) = arguments.from {
         command.arg(format!("--from={from}"));
     }

@@ -6,9 +6,12 @@
 //!   that write, read, stop, half-close and reset whenever they like. The reference model is what the
 //!   applications wrote; invariants I1 to I9 of ARCHITECTURE.md are checked after every event. No
 //!   control plane stands in the world at all (I10).
+//! - [`hop`] drives daemons and relays through everything that decides where a relay leads an open:
+//!   sessions, liveness connections, registrations, policies, restarts. The reference model is the
+//!   history of each endpoint's registrations; what else must hold is listed there (H1 to H7).
 //!
-//! A broken invariant panics with what broke; [`streams::run`] returns a digest of everything
-//! that happened otherwise.
+//! A broken invariant panics with what broke; otherwise the [`Transcript`] has a digest of everything
+//! that happened.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -17,10 +20,13 @@
     reason = "a simulator stops where something is not as it must be"
 )]
 
+pub mod hop;
 pub mod streams;
 mod transcript;
+mod worlds;
 
 pub use transcript::Transcript;
+pub use worlds::WorldKind;
 
 #[cfg(test)]
 mod tests;

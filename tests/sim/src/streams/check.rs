@@ -52,6 +52,11 @@ impl World<'_> {
         let (side, stream) = (end.side, end.stream);
         let hold = self.plan.config[side].hold;
         match how {
+            // All is done at this end, and the hold is over: its peer, which may not know of the last
+            // acknowledgement, finds nobody any more.
+            Ending::Closed if end.held_until.is_some_and(|until| now >= until) => {
+                self.courses[stream].excused.get_or_insert("the hold ended");
+            }
             Ending::Closed => {}
             Ending::Protocol => panic!("an honest peer broke the protocol"),
             Ending::HoldExpired => {

@@ -1,0 +1,77 @@
+//! Hop sessions: node daemons, relays, and the network and hosts under them.
+//!
+//! Both ends' machines, the registry, the verdicts on who is dead and the rule that tells copies from
+//! restarts are the real ones; the loops around them are written anew, as short as the loops of
+//! `worker` and `node` allow. Carriers and liveness connections are modelled down to what the
+//! machines can tell apart: datagrams that are lost, doubled and overtaken; kernels that acknowledge
+//! for processes that are stopped; stateless resets; ports that nobody listens on.
+//!
+//! What must hold, besides what [`model`] says of registrations (R-ADM-01, R-ADM-03, R-ADM-04):
+//!
+//! - H1: an open is never led to a session that a newer one of the same node has fenced.
+//! - H2: no end is declared dead while it is heard, or while its liveness connection stands.
+//! - H3: an end that is gone is declared dead within the limits of R-ADM-02.
+//! - H4: a relay that listens again has its daemons back within a second or so (R-UPD-08).
+//! - H5: in a world at peace every daemon is registered at every relay of its policy, once, within
+//!   [`check::PEACE_MAX`], and nothing is left of what was before (F-05).
+//! - H6: restarts are not taken for copies of an identity (R-ENR-10).
+//! - H7: what an end holds is bounded.
+
+mod carrier;
+mod check;
+mod faults;
+mod kernel;
+mod model;
+mod node;
+mod plan;
+mod policy;
+mod relay;
+mod session;
+mod world;
+
+use crate::Transcript;
+
+/// A rule that is left out, to see that the invariants notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// A relay takes every registration as newer than those before.
+    EpochsIgnored,
+    /// The end of a session removes what its node has registered since with another one.
+    LateGoodbyes,
+    /// Registrations of a daemon that announced its restart go with its session.
+    RestartsForgotten,
+    /// Liveness connections count for nothing: QUIC's silence decides.
+    QuicAlone,
+    /// A lost liveness connection is a death.
+    LivenessAlone,
+    /// Daemons are not told of registrations that a policy has dropped.
+    SilentSweeps,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::EpochsIgnored,
+        Self::LateGoodbyes,
+        Self::RestartsForgotten,
+        Self::QuicAlone,
+        Self::LivenessAlone,
+        Self::SilentSweeps,
+    ];
+}
+
+/// Runs the world of `seed` to its end.
+///
+/// # Panics
+/// An invariant does not hold.
+pub fn run(seed: u64, transcript: &mut Transcript) {
+    world::World::new(seed, None, transcript).run();
+}
+
+/// Runs the world of `seed` with a rule left out.
+///
+/// # Panics
+/// An invariant does not hold.
+pub fn run_mutated(seed: u64, mutation: Mutation, transcript: &mut Transcript) {
+    world::World::new(seed, Some(mutation), transcript).run();
+}
