@@ -353,6 +353,27 @@ async fn an_old_generation_serves_until_the_new_one_registers() {
     soon(live_far.recv.read_exact(&mut one)).await.unwrap();
 }
 
+/// R-POL-10: an endpoint that leaves the policy and comes back, which its daemon hears nothing of: it is
+/// told that its registration is gone, and registers again by itself.
+#[tokio::test]
+async fn a_registration_that_policy_dropped_comes_back_with_it() {
+    let pool = Pool::new();
+    let (mut worker, alpha, beta) = pool.ready().await;
+    let mut without = pool.policy(2);
+    without.endpoints.clear();
+    without.routes.clear();
+    worker.apply(pool.signed(&without, 2, HOUR)).await.unwrap();
+    assert_eq!(beta.refused(ENDPOINT).await, RefusalCode::RegistrationMismatch);
+    worker.apply(pool.signed(&pool.policy(3), 3, HOUR)).await.unwrap();
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let open = Open {
+        grant: pool.grant(3, |_| ()),
+        ..pool.open()
+    };
+    let (opened, _far) = tokio::join!(alpha.open(open), beta.accept());
+    assert!(opened.is_ok());
+}
+
 /// R-REV-04: a grant that was good a moment ago is not once its key is gone from policy.
 #[tokio::test]
 async fn a_grant_is_forgotten_with_its_key() {
