@@ -60,7 +60,7 @@ codes! {
     MethodNotAllowed, "METHOD_NOT_ALLOWED", 405;
     /// The name is taken.
     NameTaken, "NAME_TAKEN", 409;
-    /// The object changed since it was read.
+    /// What is asked for is another object's: an address, or the local relay's place.
     Conflict, "CONFLICT", 409;
     /// The object is in use by others, which the message names.
     InUse, "IN_USE", 409;
@@ -68,6 +68,14 @@ codes! {
     RelayOfflineRemovalUnsafe, "RELAY_OFFLINE_REMOVAL_UNSAFE", 409;
     /// The member must be connected for this (R-OPS-02).
     RelayNotConnected, "RELAY_NOT_CONNECTED", 409;
+    /// The local relay stays with its control plane.
+    LocalRelay, "LOCAL_RELAY", 409;
+    /// The member has enrolled and connected: a new token is for one whose host never has.
+    HasConnected, "HAS_CONNECTED", 409;
+    /// No relay, or not this one, carries the link.
+    NotCarried, "NOT_CARRIED", 409;
+    /// One control plane keeps no more of these.
+    LimitReached, "LIMIT_REACHED", 409;
     /// The listen address is another link's on that consumer.
     ListenTaken, "LISTEN_TAKEN", 409;
     /// The body is larger than the route takes.

@@ -21,6 +21,10 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a connection that was turned away is news.
 const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
 
+/// What to do where a member refuses its policy.
+const REFUSED_ACTION: &str = "Mostly its disk is full, or the control plane was restored from an old copy: make room, or \
+                              see backup and restore in the guide.";
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
@@ -96,15 +100,22 @@ fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
             Severity::Critical,
             "RELAY_OFFLINE",
             object(),
-            format!("Relay {name} is offline: its supervisor is not connected."),
-            "Check its host, then its relay service and its log. It goes on admitting until its lease ends.",
+            format!("Relay {name} is offline: {}.", relay.state_reason),
+            "Start its relay service, or check its host and its log. A worker that still runs admits until its lease \
+             ends.",
         ),
         RelayState::NotReady if !is_new(relay.enrolled_at, now) => found.add(
             Severity::Warning,
             "RELAY_NOT_READY",
             object(),
             format!("Relay {name} is not ready: {}.", relay.state_reason),
-            "Check that its UDP port is reachable from the other relays, and read its log.",
+            if !relay.policy.refused.is_empty() {
+                REFUSED_ACTION
+            } else if relay.worker.as_ref().is_some_and(|w| w.state != "listening") {
+                "Read the relay's log on its host: it says why the worker does not listen."
+            } else {
+                "Check that its UDP port is reachable from the other relays, and read its log."
+            },
         ),
         RelayState::NotReady | RelayState::Pending | RelayState::Ready => {}
     }
@@ -140,15 +151,19 @@ fn node(node: &NodeView, now: WallTime, found: &mut Found) {
             Severity::Critical,
             "NODE_OFFLINE",
             object(),
-            format!("Node {name} is offline: its daemon is not connected."),
-            "Check its host, then its node service and its log.",
+            format!("Node {name} is offline: {}.", node.state_reason),
+            "Start its node service, or check its host and its log.",
         ),
         NodeState::NotReady if !is_new(node.enrolled_at, now) => found.add(
             Severity::Warning,
             "NODE_NOT_READY",
             object(),
             format!("Node {name} is not ready: {}.", node.state_reason),
-            "Check that it reaches the relays' UDP port, and read its log.",
+            if node.policy.refused.is_empty() {
+                "Check that it reaches the relays' UDP port, and read its log."
+            } else {
+                REFUSED_ACTION
+            },
         ),
         NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}
     }
@@ -198,6 +213,18 @@ fn link(link: &LinkView, look: &Look, found: &mut Found) {
     let object = || ("link", link.id.to_string(), link.name.as_str());
     let name = &link.name;
     match link.state {
+        // At once: no time mends it.
+        LinkState::Pending if !link.listen_error.is_empty() => found.add(
+            Severity::Critical,
+            "LISTEN_FAILED",
+            object(),
+            format!(
+                "Link {name}: its consumer {} cannot listen on {}: {}.",
+                link.from.name, link.listen, link.listen_error
+            ),
+            "Free that address on the consumer's host (`ss -ltnp` tells who has it), and it listens by itself; or \
+             remove the link and add it with another one.",
+        ),
         LinkState::Pending if !is_new(Some(link.created_at), look.at) => found.add(
             Severity::Critical,
             "LINK_NOT_READY",

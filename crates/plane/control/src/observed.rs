@@ -120,6 +120,14 @@ pub(crate) struct SessionNumber {
     pub(crate) number: u64,
 }
 
+/// How a session was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Closed {
+    pub(crate) at: MonoTime,
+    /// The member said that it stops: it is offline at once.
+    pub(crate) stopped: bool,
+}
+
 /// A supervisor's session.
 #[derive(Debug)]
 pub(crate) struct RelaySession {
@@ -156,8 +164,8 @@ pub(crate) struct RelayObserved {
     pub(crate) session: Option<RelaySession>,
     /// Whether it has had a session.
     met: bool,
-    /// When the last session ended; `None` while one is open.
-    pub(crate) lost_at: Option<MonoTime>,
+    /// How the last session ended; `None` while one is open.
+    pub(crate) closed: Option<Closed>,
     /// Version of the supervisor.
     pub(crate) version: String,
     /// Which processes have come with its identity.
@@ -175,8 +183,8 @@ pub(crate) struct RelayObserved {
 pub(crate) struct NodeObserved {
     /// The session, while the daemon is connected.
     pub(crate) session: Option<NodeSession>,
-    /// When the last session ended; `None` while one is open.
-    pub(crate) lost_at: Option<MonoTime>,
+    /// How the last session ended; `None` while one is open.
+    pub(crate) closed: Option<Closed>,
     /// Version of the daemon.
     pub(crate) version: String,
     /// Which processes have come with its identity.
@@ -236,7 +244,7 @@ impl Observed {
         });
         let first = !relay.met;
         relay.met = true;
-        relay.lost_at = None;
+        relay.closed = None;
         relay.version = version;
         Opened {
             session: SessionNumber { number },
@@ -246,7 +254,7 @@ impl Observed {
     }
 
     /// Closes a supervisor's session; whether it was the relay's newest.
-    pub(crate) fn close_relay(&self, id: RelayId, number: u64, now: MonoTime) -> bool {
+    pub(crate) fn close_relay(&self, id: RelayId, number: u64, closed: Closed) -> bool {
         let mut members = self.lock();
         let Some(relay) = members.relays.get_mut(&id) else {
             return false;
@@ -255,7 +263,7 @@ impl Observed {
             return false;
         }
         relay.session = None;
-        relay.lost_at = Some(now);
+        relay.closed = Some(closed);
         // What it was asked has no answer any more.
         for other in members.relays.values_mut() {
             other.probes.asked = other.probes.asked.filter(|asked| asked.by != id);
@@ -284,7 +292,7 @@ impl Observed {
             cancel,
             checks,
         });
-        node.lost_at = None;
+        node.closed = None;
         node.version = version;
         (SessionNumber { number }, asked)
     }
@@ -301,13 +309,13 @@ impl Observed {
     }
 
     /// Closes a node's session, unless a newer one has taken its place.
-    pub(crate) fn close_node(&self, id: NodeId, number: u64, now: MonoTime) {
+    pub(crate) fn close_node(&self, id: NodeId, number: u64, closed: Closed) {
         let mut members = self.lock();
         if let Some(node) = members.nodes.get_mut(&id)
             && node.session.as_ref().is_some_and(|s| s.number == number)
         {
             node.session = None;
-            node.lost_at = Some(now);
+            node.closed = Some(closed);
         }
     }
 

@@ -62,6 +62,8 @@ pub struct Facts {
     pub enrolled: bool,
     /// How long its supervisor has been away; `None` while it is connected.
     pub away: Option<Duration>,
+    /// Whether its supervisor said that it stops, and its worker with it.
+    pub stopped: bool,
     /// Its worker; `None` before the first report.
     pub worker: Option<Worker>,
     /// Whether its port answers.
@@ -102,6 +104,9 @@ pub enum Port {
 pub fn standing(facts: &Facts) -> (RelayState, String) {
     if !facts.enrolled {
         return (RelayState::Pending, "it has not enrolled yet".to_owned());
+    }
+    if facts.stopped {
+        return (RelayState::Offline, "its supervisor was stopped".to_owned());
     }
     if facts.away.is_some_and(|away| away >= OFFLINE_AFTER) {
         return (RelayState::Offline, "its supervisor is not connected".to_owned());

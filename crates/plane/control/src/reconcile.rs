@@ -216,10 +216,12 @@ pub(crate) fn facts(
         (Some(_) | None, _) => Port::Unknown,
     };
     let is_connected = observed.is_some_and(|o| o.session.is_some());
-    let lost_at = observed.and_then(|o| o.lost_at).unwrap_or(started);
+    let closed = observed.and_then(|o| o.closed);
+    let lost_at = closed.map_or(started, |c| c.at);
     Facts {
         enrolled: record.enrolled.is_some(),
         away: (!is_connected).then(|| now.since(lost_at)),
+        stopped: closed.is_some_and(|c| c.stopped),
         worker: status.map(|s| Worker {
             state: s.worker,
             last_exit: s.worker_last_exit.clone(),

@@ -316,7 +316,7 @@ fn taken(what: &str, name: &str) -> ApiError {
 
 fn full(what: &str, max: usize) -> ApiError {
     ApiError::new(
-        ApiCode::Conflict,
+        ApiCode::LimitReached,
         format!("there are {max} {what}, the most that one control plane keeps"),
     )
 }

@@ -58,7 +58,7 @@ impl<'a> Viewer<'a> {
             enrolled_at: record.enrolled.as_ref().map(|e| e.at.into()),
             last_seen: self.last_seen(
                 observed.is_some_and(|o| o.session.is_some()),
-                observed.and_then(|o| o.lost_at),
+                observed.and_then(|o| o.closed).map(|c| c.at),
                 record.lost_at,
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
@@ -111,8 +111,8 @@ impl<'a> Viewer<'a> {
 
     /// When an enrolled relay that is not connected was seen last, or later.
     pub(crate) fn seen_last(&self, record: &RelayRecord) -> WallTime {
-        let lost = self.members.relays.get(&record.id.0).and_then(|o| o.lost_at);
-        let seen = self.last_seen(false, lost, record.lost_at);
+        let closed = self.members.relays.get(&record.id.0).and_then(|o| o.closed);
+        let seen = self.last_seen(false, closed.map(|c| c.at), record.lost_at);
         let enrolled = record.enrolled.as_ref();
         match (seen, enrolled) {
             (Some(seen), _) => seen,
@@ -147,7 +147,7 @@ impl<'a> Viewer<'a> {
             enrolled_at: record.enrolled.as_ref().map(|e| e.at.into()),
             last_seen: self.last_seen(
                 observed.is_some_and(|o| o.session.is_some()),
-                observed.and_then(|o| o.lost_at),
+                observed.and_then(|o| o.closed).map(|c| c.at),
                 None,
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
@@ -204,7 +204,11 @@ impl<'a> Viewer<'a> {
             return (NodeState::Pending, "it has not enrolled yet".to_owned());
         }
         let connected = observed.is_some_and(|o| o.session.is_some());
-        let lost_at = observed.and_then(|o| o.lost_at).unwrap_or(self.inner.started);
+        let closed = observed.and_then(|o| o.closed);
+        if closed.is_some_and(|c| c.stopped) {
+            return (NodeState::Offline, "its daemon was stopped".to_owned());
+        }
+        let lost_at = closed.map_or(self.inner.started, |c| c.at);
         if !connected && self.mono.since(lost_at) >= OFFLINE_AFTER {
             return (NodeState::Offline, "its daemon is not connected".to_owned());
         }
@@ -284,8 +288,18 @@ impl<'a> Viewer<'a> {
                 LinkState::Pending
             },
             waiting_for,
+            listen_error: self.listen_error(record),
             last_refusal: self.last_refusal(record),
         }
+    }
+
+    fn listen_error(&self, record: &LinkRecord) -> String {
+        let consumer = self.members.nodes.get(&record.consumer.0);
+        let status = consumer
+            .filter(|n| n.session.is_some())
+            .and_then(|n| n.status.as_ref());
+        let listener = status.and_then(|s| s.listeners.get(&record.route.0));
+        listener.map(|l| l.error.clone()).unwrap_or_default()
     }
 
     fn last_refusal(&self, record: &LinkRecord) -> Option<RefusalView> {

@@ -38,6 +38,8 @@ const GOOD_SESSION: Duration = Duration::from_secs(10);
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// Changes within this time go up as one status.
 const STATUS_GATHER: Duration = Duration::from_millis(50);
+/// How long a goodbye may take: a control plane that does not answer holds up no stop.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How long a message may wait for a control plane that does not read.
 const SEND_MAX: Duration = Duration::from_secs(10);
 /// Messages on their way up: a hello and the statuses behind it.
@@ -88,6 +90,8 @@ enum ControlEnd {
     Ended,
     #[error("the control plane does not read")]
     Blocked,
+    #[error("this daemon stops")]
+    Stopping,
 }
 
 impl ControlEnd {
@@ -95,7 +99,7 @@ impl ControlEnd {
     fn is_copy(&self) -> bool {
         match self {
             Self::Status(status) => status.code() == tonic::Code::AlreadyExists,
-            Self::Tls(_) | Self::Connect(_) | Self::Ended | Self::Blocked => false,
+            Self::Tls(_) | Self::Connect(_) | Self::Ended | Self::Blocked | Self::Stopping => false,
         }
     }
 }
@@ -111,18 +115,25 @@ pub(crate) fn this_process(boot: ProcessBootId) -> pb::Process {
     }
 }
 
-/// Keeps the session until `cancel`.
+/// Keeps the session until `cancel`; then it says goodbye.
 pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken) {
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let log = RateLimitedLog::new(LOG_EVERY);
     loop {
         let mut established = false;
         let began = session.clock.mono();
+        let overdue = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(GOODBYE_MAX).await;
+        };
         let end = tokio::select! {
-            end = session.run(&mut established) => end,
-            () = cancel.cancelled() => return,
+            end = session.run(&mut established, &cancel) => end,
+            () = overdue => return,
         };
         session.metrics.control_connected.set(0);
+        if cancel.is_cancelled() {
+            return;
+        }
         if established {
             // Two copies of one identity that took turns at full speed would be no back-off.
             if session.clock.mono().since(began) >= GOOD_SESSION {
@@ -149,17 +160,24 @@ pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken
 }
 
 impl ControlSession {
-    async fn run(&self, established: &mut bool) -> ControlEnd {
-        match self.converse(established).await {
+    async fn run(&self, established: &mut bool, cancel: &CancellationToken) -> ControlEnd {
+        match self.converse(established, cancel).await {
             Ok(end) | Err(end) => end,
         }
     }
 
-    async fn converse(&self, established: &mut bool) -> Result<ControlEnd, ControlEnd> {
+    async fn converse(
+        &self,
+        established: &mut bool,
+        cancel: &CancellationToken,
+    ) -> Result<ControlEnd, ControlEnd> {
         let config = tls::grpc_client_config(&self.tls, Identity::Control).map_err(ControlEnd::Tls)?;
-        let channel = fairlead_rpc::channel::connect(&self.address, config, &self.server_name)
-            .await
-            .map_err(ControlEnd::Connect)?;
+        let channel = tokio::select! {
+            channel = fairlead_rpc::channel::connect(&self.address, config, &self.server_name) => {
+                channel.map_err(ControlEnd::Connect)?
+            }
+            () = cancel.cancelled() => return Ok(ControlEnd::Stopping),
+        };
         let mut client = MemberControlClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LEN_MAX);
         let (up, outbox) = mpsc::channel(OUTBOX_MAX);
         send(&up, pb::node_up::Body::Hello(self.hello())).await?;
@@ -174,6 +192,13 @@ impl ControlSession {
         renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                () = cancel.cancelled() => {
+                    send(&up, pb::node_up::Body::Goodbye(pb::Goodbye {})).await?;
+                    drop(up);
+                    // It has been heard when the control plane ends the session.
+                    while let Ok(Some(_)) = down.message().await {}
+                    return Ok(ControlEnd::Stopping);
+                }
                 message = down.message() => match message {
                     Ok(Some(pb::NodeDown { body: Some(pb::node_down::Body::PathCheck(check)) })) => {
                         // One at a time; the control plane sends no second one before the report.

@@ -242,11 +242,11 @@ impl Listener {
                     return;
                 }
                 Err(error) => {
-                    let text = format!("cannot listen on {}: {error}", self.address);
                     if let Some(suppressed) = log.allow(std::time::Instant::now()) {
-                        tracing::warn!(%route, error = text, suppressed, "listener failed; trying again");
+                        tracing::warn!(%route, listen = %self.address, %error, suppressed, "listener failed; trying again");
                     }
-                    self.table.set(route, Err(text));
+                    // The address stands beside it wherever it is told.
+                    self.table.set(route, Err(error.to_string()));
                     tokio::select! {
                         () = tokio::time::sleep(BIND_RETRY) => {}
                         () = cancel.cancelled() => return,

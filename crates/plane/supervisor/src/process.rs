@@ -70,10 +70,10 @@ impl Process {
         match self {
             Self::Child { child, .. } => match child.wait().await {
                 Ok(status) => in_words(status),
-                Err(error) => format!("ended; how is unknown: {error}"),
+                Err(error) => format!("how is unknown: {error}"),
             },
             Self::Adopted { fd, .. } => match fd.readable().await {
-                Ok(_) => "ended; how is unknown, since an earlier supervisor had started it".to_owned(),
+                Ok(_) => "how is unknown, since an earlier supervisor had started it".to_owned(),
                 Err(error) => format!("lost from sight: {error}"),
             },
         }

@@ -39,6 +39,8 @@ const STATUS_PAUSE: Duration = Duration::from_millis(50);
 const UP_QUEUE_LEN: usize = 16;
 /// Probes at once; more are refused in their reports.
 const PROBES_MAX: usize = 4;
+/// How long a goodbye may take: a control plane that does not answer holds up no stop.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// A failed renewal is tried again after this long.
 const RENEW_RETRY: Duration = Duration::from_secs(600);
 /// What this version can do, by name.
@@ -59,6 +61,8 @@ enum SessionError {
     Closed,
     #[error("the control plane does not take messages")]
     Stalled,
+    #[error("this supervisor stops")]
+    Stopping,
 }
 
 impl SessionError {
@@ -66,22 +70,29 @@ impl SessionError {
     fn is_copy(&self) -> bool {
         match self {
             Self::Refused(status) | Self::Ended(status) => status.code() == tonic::Code::AlreadyExists,
-            Self::Connect(_) | Self::Tls(_) | Self::Closed | Self::Stalled => false,
+            Self::Connect(_) | Self::Tls(_) | Self::Closed | Self::Stalled | Self::Stopping => false,
         }
     }
 }
 
-/// Holds a session until `cancel`.
+/// Holds a session until `cancel`; then it says goodbye.
 pub(crate) async fn hold(shared: Arc<Shared>, dialler: Arc<Dialler>, cancel: CancellationToken) {
     let mut pause = PAUSE_FIRST;
     let mut told = String::new();
     loop {
         let began = shared.clock.mono();
+        let overdue = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(GOODBYE_MAX).await;
+        };
         let result = tokio::select! {
-            result = session(&shared, &dialler) => result,
-            () = cancel.cancelled() => return,
+            result = session(&shared, &dialler, &cancel) => result,
+            () = overdue => return,
         };
         shared.set_connected(false);
+        if cancel.is_cancelled() {
+            return;
+        }
         if shared.clock.mono().since(began) >= GOOD_SESSION {
             pause = PAUSE_FIRST;
             told.clear();
@@ -105,10 +116,18 @@ pub(crate) async fn hold(shared: Arc<Shared>, dialler: Arc<Dialler>, cancel: Can
     }
 }
 
-async fn session(shared: &Arc<Shared>, dialler: &Arc<Dialler>) -> Result<Infallible, SessionError> {
+async fn session(
+    shared: &Arc<Shared>,
+    dialler: &Arc<Dialler>,
+    cancel: &CancellationToken,
+) -> Result<Infallible, SessionError> {
     let tls = grpc_client_config(&shared.tls, Identity::Control)?;
-    let channel =
-        fairlead_rpc::channel::connect(&shared.member.control, tls, &shared.member.grpc_server_name).await?;
+    let connect =
+        fairlead_rpc::channel::connect(&shared.member.control, tls, &shared.member.grpc_server_name);
+    let channel = tokio::select! {
+        channel = connect => channel?,
+        () = cancel.cancelled() => return Err(SessionError::Stopping),
+    };
     let mut client = MemberControlClient::new(channel.clone());
     let (up, messages) = mpsc::channel(UP_QUEUE_LEN);
     let mut observed = shared.watch_observed();
@@ -127,6 +146,13 @@ async fn session(shared: &Arc<Shared>, dialler: &Arc<Dialler>) -> Result<Infalli
     let mut tick = tokio::time::interval(STATUS_INTERVAL);
     loop {
         tokio::select! {
+            () = cancel.cancelled() => {
+                send(&up, Up::Goodbye(pb::Goodbye {})).await?;
+                drop(up);
+                // It has been heard when the control plane ends the session.
+                while let Ok(Some(_)) = down.message().await {}
+                return Err(SessionError::Stopping);
+            }
             message = down.message() => match message {
                 Ok(Some(message)) => take(shared, dialler, message, &mut probes),
                 Ok(None) => return Err(SessionError::Closed),

@@ -119,7 +119,7 @@ impl Builder<'_> {
         }
         let again: Result<json::Issued, RestError> =
             client.post(&format!("{one}/token"), &serde_json::json!({})).await;
-        if !is_api(&again, ApiCode::Conflict) {
+        if !is_api(&again, ApiCode::HasConnected) {
             return again.map(|issued| issued.token);
         }
         let removed: Result<serde_json::Value, RestError> = client.delete(&one).await;

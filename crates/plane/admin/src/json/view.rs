@@ -302,6 +302,9 @@ pub struct Link {
     pub state: String,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
+    /// Why the consumer cannot listen; empty while it can, or has not said.
+    #[serde(default)]
+    pub listen_error: String,
     /// The latest connection to its listener that was turned away, if any was since the consumer's
     /// daemon started.
     #[serde(default)]
@@ -350,6 +353,7 @@ impl From<api::LinkView> for Link {
             placement_reason: l.placement_reason,
             state: l.state.as_str().to_owned(),
             waiting_for: l.waiting_for,
+            listen_error: l.listen_error,
             last_refusal: l.last_refusal.map(Into::into),
         }
     }

@@ -245,3 +245,22 @@ async fn only_our_own_hosts_are_answered() {
         assert_eq!(answer.status, status, "{uri} {hosts:?}");
     }
 }
+
+/// A parameter that a route does not take is refused by name: one that is ignored looks heeded.
+#[tokio::test]
+async fn unknown_query_parameters_are_named_on_every_route() {
+    let subject = Subject::start().await;
+    for (method, path) in ROUTES {
+        let url = format!("{}?foo=1&limt", filled(path));
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let refused = subject
+            .send(request(method.clone(), &url, Some(&subject.token), Some("{}")))
+            .await;
+        assert_eq!(
+            (refused.status, refused.code()),
+            (StatusCode::BAD_REQUEST, "INVALID_REQUEST"),
+            "{method} {url}"
+        );
+        assert_eq!(refused.fields(), ["foo", "limt"], "{method} {url}");
+    }
+}

@@ -98,6 +98,7 @@ fn link(name: &str, relays: &[&RelayView], waits: &[&str]) -> LinkView {
             LinkState::Pending
         },
         waiting_for: waits.iter().map(|wait| (*wait).to_owned()).collect(),
+        listen_error: String::new(),
         last_refusal: None,
     }
 }
@@ -203,6 +204,39 @@ fn each_trouble_is_named_with_what_to_do_most_urgent_first() {
     }
 }
 
+/// Each reason has its own advice: a full disk is not looked for at a firewall.
+#[test]
+fn advice_fits_the_reason() {
+    let advice = |relay: &RelayView| {
+        let look = look(vec![relay.clone()], Vec::new(), Vec::new());
+        let found = warnings(&look);
+        let of_relay = found.iter().find(|w| w.code == "RELAY_NOT_READY");
+        of_relay.map(|w| w.action.clone()).unwrap_or_default()
+    };
+    let mut unready = relay("a", RelayState::NotReady);
+    assert!(advice(&unready).contains("UDP port"));
+    unready.worker = Some(fairlead_control::api::WorkerView {
+        state: "crash-loop",
+        version: String::new(),
+        pid: 1,
+        restarts: 9,
+        last_exit: "exited with code 1".to_owned(),
+        live_tunnels: 0,
+        hop_sessions: 0,
+        memory_bytes: 0,
+        open_descriptors: 0,
+        bytes_relayed: 0,
+        metrics: String::new(),
+    });
+    assert!(advice(&unready).contains("log on its host"));
+    unready.policy.refused = "the policy cannot be written to disk".to_owned();
+    assert!(advice(&unready).contains("disk is full"));
+    let mut node = node("n", NodeState::NotReady);
+    node.policy.refused = "the documents cannot be kept".to_owned();
+    let found = warnings(&look(Vec::new(), vec![node], Vec::new()));
+    assert!(found[0].action.contains("disk is full"), "{found:?}");
+}
+
 /// What has just begun is not yet a trouble, and what was refused long ago no longer one.
 #[test]
 fn time_is_given_to_what_begins() {
@@ -211,6 +245,8 @@ fn time_is_given_to_what_begins() {
     let other = relay("b", RelayState::Ready);
     let mut new = link("db", &[], &["no relay is ready to carry it"]);
     new.created_at = NOW.minus(Duration::from_secs(5));
+    let mut taken = new.clone();
+    taken.listen_error = "Address already in use".to_owned();
     let mut past = link("web", &[&young, &other], &[]);
     past.last_refusal = Some(RefusalView {
         code: "TARGET_REFUSED",
@@ -222,6 +258,11 @@ fn time_is_given_to_what_begins() {
     assert_eq!(lines(&look), [""; 0]);
     look.relays[0].state = RelayState::Offline;
     assert_eq!(lines(&look).len(), 1);
+    // What no time mends is told at once, and once.
+    look.links = vec![taken];
+    look.relays[0].state = RelayState::Ready;
+    assert_eq!(lines(&look), ["critical LISTEN_FAILED db"]);
+    assert!(warnings(&look)[0].message.contains("127.0.0.1:15432"));
     look.status.uptime = Duration::from_secs(1);
     assert_eq!(lines(&look), [""; 0], "it has not heard of anybody yet");
 }

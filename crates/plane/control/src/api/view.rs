@@ -296,6 +296,8 @@ pub struct LinkView {
     pub state: LinkState,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
+    /// Why the consumer cannot listen; empty while it can, or has not said.
+    pub listen_error: String,
     /// The latest connection to its listener that was turned away; `None` where none was since the
     /// consumer's daemon started.
     pub last_refusal: Option<RefusalView>,

@@ -25,6 +25,13 @@ fn listening(pid: u32) -> RelayReport {
     }
 }
 
+fn gone(at: u64) -> Closed {
+    Closed {
+        at: MonoTime(at),
+        stopped: false,
+    }
+}
+
 #[test]
 fn a_newer_session_takes_the_place_of_an_older() {
     let observed = Observed::default();
@@ -34,19 +41,19 @@ fn a_newer_session_takes_the_place_of_an_older() {
     assert!(first.first && !second.first);
     assert!(old.is_cancelled() && !new.is_cancelled());
     // The old one's late goodbye ends nothing.
-    assert!(!observed.close_relay(relay(1), first.session.number, MonoTime(1)));
+    assert!(!observed.close_relay(relay(1), first.session.number, gone(1)));
     assert_eq!(observed.lock().connected(), [relay(1)]);
-    assert!(observed.close_relay(relay(1), second.session.number, MonoTime(2)));
-    assert_eq!(observed.lock().relays[&relay(1)].lost_at, Some(MonoTime(2)));
+    assert!(observed.close_relay(relay(1), second.session.number, gone(2)));
+    assert_eq!(observed.lock().relays[&relay(1)].closed, Some(gone(2)));
     assert!(observed.lock().connected().is_empty());
 
     let node = NodeId::from_bytes([1; 16]);
     let (first, _asked) = observed.open_node(node, String::new(), None, old);
     let (second, _asked) = observed.open_node(node, String::new(), None, new);
-    observed.close_node(node, first.number, MonoTime(3));
+    observed.close_node(node, first.number, gone(3));
     assert!(observed.lock().nodes[&node].session.is_some());
-    observed.close_node(node, second.number, MonoTime(4));
-    assert_eq!(observed.lock().nodes[&node].lost_at, Some(MonoTime(4)));
+    observed.close_node(node, second.number, gone(4));
+    assert_eq!(observed.lock().nodes[&node].closed, Some(gone(4)));
 }
 
 /// R-ENR-07: a probe goes to another connected supervisor, and is asked for anew when that one is
@@ -77,7 +84,7 @@ fn probes_reach_the_prober() {
     );
     ask(3);
     assert!(prober.probes.try_recv().is_err(), "one is under way");
-    observed.close_relay(relay(2), prober.session.number, MonoTime(1));
+    observed.close_relay(relay(2), prober.session.number, gone(1));
     let mut prober = open(2);
     ask(4);
     assert_eq!(prober.probes.try_recv().unwrap().request, [4; 16]);
@@ -109,7 +116,7 @@ fn witnesses_are_connected_nodes() {
             metrics: String::new(),
         });
         if n == 3 {
-            observed.close_node(node, session.number, MonoTime(1));
+            observed.close_node(node, session.number, gone(1));
         }
     }
     assert_eq!(observed.lock().witnesses(relay(1)), (1, 1));

@@ -14,6 +14,7 @@ fn ready() -> Facts {
     Facts {
         enrolled: true,
         away: None,
+        stopped: false,
         worker: Some(Worker {
             state: WorkerState::Listening,
             last_exit: String::new(),
@@ -63,6 +64,15 @@ fn standing_names_what_is_missing() {
             },
             RelayState::Offline,
             "not connected",
+        ),
+        (
+            Facts {
+                away: away(0),
+                stopped: true,
+                ..ready()
+            },
+            RelayState::Offline,
+            "was stopped",
         ),
         (
             Facts {

@@ -15,9 +15,10 @@ use crate::audit::AuditNote;
 use crate::authority::{Csr, Issuance};
 use crate::control::Inner;
 use crate::ledger::Change;
+use crate::observed::Closed;
 use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
 use crate::state::State;
-use fairlead_model::{Identity, WallTime};
+use fairlead_model::{Identity, MonoTime, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_server::{MemberControl, MemberControlServer};
 use std::net::IpAddr;
@@ -206,7 +207,10 @@ fn enrolled(state: &State, member: MemberKey, caller: Caller) -> Result<(), Stat
 }
 
 fn gone() -> Status {
-    Status::permission_denied("this member is not enrolled here any more")
+    Status::permission_denied(
+        "this member is not enrolled here any more: it was removed; stop its daemon, or add it again and enrol it into \
+         an empty folder",
+    )
 }
 
 /// The caller that the connection's TLS proved. Without one nothing is served: the service is
@@ -238,6 +242,8 @@ fn unavailable(error: impl std::error::Error) -> Status {
 enum Ended {
     /// The member closed it, or its connection broke.
     Gone,
+    /// The member said that it stops.
+    Goodbye,
     /// The member broke the order of messages.
     Protocol,
     /// The member takes no messages.
@@ -247,6 +253,17 @@ enum Ended {
     /// A newer session of the same member took its place, the member was removed, or the control
     /// plane stops.
     Replaced,
+}
+
+impl Closed {
+    /// How a session is closed that ended so.
+    fn by(ended: Ended, at: MonoTime) -> Self {
+        let stopped = match ended {
+            Ended::Goodbye => true,
+            Ended::Gone | Ended::Protocol | Ended::Stuck | Ended::Silent | Ended::Replaced => false,
+        };
+        Self { at, stopped }
+    }
 }
 
 /// Sends one message; bounded in time.

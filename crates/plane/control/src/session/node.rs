@@ -6,7 +6,7 @@ use super::{
 use crate::api::PathReportView;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{CheckAsked, LastRefusal, Listener, NodeReport, Reach};
+use crate::observed::{CheckAsked, Closed, LastRefusal, Listener, NodeReport, Reach};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
 use crate::record::{MemberKey, NodeRecord, Text, key};
@@ -105,7 +105,8 @@ pub(super) async fn run(
     if let Some(suppressed) = told::session("ended") {
         tracing::info!(node = %id, ?ended, suppressed, "a node's session ended");
     }
-    inner.observed.close_node(id, session.number, inner.clock.mono());
+    let closed = Closed::by(ended, inner.clock.mono());
+    inner.observed.close_node(id, session.number, closed);
     // One that opened while the member was removed.
     if inner.ledger.state().node(id).is_none() {
         inner.observed.forget_node(id);
@@ -165,6 +166,7 @@ impl Task {
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Status(status)) })) => self.hear(status),
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::PathReport(report)) })) => self.checked(report),
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Hello(_)) })) => return Ended::Protocol,
+                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::Goodbye(_)) })) => return Ended::Goodbye,
                         // A message of a newer version.
                         Ok(Some(pb::NodeUp { body: None })) => {}
                         Ok(None) | Err(_) => return Ended::Gone,

@@ -7,7 +7,7 @@ use super::{
 use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{Opened, RelayReport, WorkerState};
+use crate::observed::{Closed, Opened, RelayReport, WorkerState};
 use crate::publish::is_of_head;
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text, key, time_text};
@@ -129,7 +129,8 @@ pub(super) async fn run(
     if let Some(suppressed) = told::session("ended") {
         tracing::info!(relay = %id, ?ended, suppressed, "a relay's session ended");
     }
-    if inner.observed.close_relay(id, session.number, inner.clock.mono())
+    let closed = Closed::by(ended, inner.clock.mono());
+    if inner.observed.close_relay(id, session.number, closed)
         && let Err(error) = record_loss(&inner, id).await
     {
         // The next start takes the last pulse for it.
@@ -368,6 +369,7 @@ impl Task {
                     .observed
                     .probe_reported(relay, self.id, id, result, now);
             }
+            relay_up::Body::Goodbye(_) => return Err(Ended::Goodbye),
         }
         self.inner.wake.notify_one();
         Ok(())

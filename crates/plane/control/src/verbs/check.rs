@@ -35,7 +35,7 @@ impl Control {
             let relay = match relay {
                 None => view.relays.first().cloned().ok_or_else(|| {
                     ApiError::new(
-                        ApiCode::Conflict,
+                        ApiCode::NotCarried,
                         "no relay carries the link: it has no path to try",
                     )
                 })?,
@@ -45,7 +45,7 @@ impl Control {
                     let carrying = view.relays.iter().find(|r| r.id == id).cloned();
                     carrying.ok_or_else(|| {
                         ApiError::new(
-                            ApiCode::Conflict,
+                            ApiCode::NotCarried,
                             format!("relay {name_or_id} does not carry link {}", view.name),
                         )
                     })?

@@ -257,7 +257,7 @@ fn refuse_connected(role: MemberRole, name: &Name, enrolled: &EnrolledRecord) ->
         return Ok(());
     }
     Err(ApiError::new(
-        ApiCode::Conflict,
+        ApiCode::HasConnected,
         format!(
             "{role} {name} has enrolled and connected: a new token is only for a member whose host has never \
              connected; to begin anew, remove it with `fairlead {role} rm {name}` and add it again"

@@ -58,7 +58,7 @@ impl Control {
     ///
     /// # Errors
     /// No such relay; it is the local relay, it is connected, or links would lose their last relay
-    /// ([`ApiCode::InUse`], [`ApiCode::Conflict`]); it is offline and may serve still
+    /// ([`ApiCode::InUse`], [`ApiCode::LocalRelay`]); it is offline and may serve still
     /// ([`ApiCode::RelayOfflineRemovalUnsafe`], with `removableAfter` where a time is the reason).
     pub async fn remove_relay(&self, by: &Principal, name_or_id: &str) -> Result<RelayView, ApiError> {
         let turn = self.0.ledger.turn().await?;
@@ -87,7 +87,7 @@ impl Control {
         let name = &record.name.0;
         if record.local {
             return Err(ApiError::new(
-                ApiCode::Conflict,
+                ApiCode::LocalRelay,
                 format!("relay {name} is the local relay, which stays with its control plane"),
             ));
         }

@@ -388,6 +388,12 @@ impl Relay {
         wait(&self.view, what, check).await
     }
 
+    /// Says that it stops; its session stays open.
+    pub async fn say_goodbye(&self) {
+        let goodbye = relay_up::Body::Goodbye(pb::Goodbye {});
+        self.up.send(relay_up(goodbye)).await.unwrap();
+    }
+
     /// Ends its session without a word.
     pub async fn vanish(mut self) -> RelayAdmission {
         self.tasks.shutdown().await;
@@ -552,6 +558,12 @@ impl Node {
 
     pub async fn until(&self, what: &str, check: impl FnMut(&NodeView) -> bool) -> NodeView {
         wait(&self.view, what, check).await
+    }
+
+    /// Says that it stops; its session stays open.
+    pub async fn say_goodbye(&self) {
+        let goodbye = node_up::Body::Goodbye(pb::Goodbye {});
+        self.up.send(node_up(goodbye)).await.unwrap();
     }
 
     /// Ends its session without a word.

@@ -1,6 +1,7 @@
 //! Members that are away: what is shown, what moves, and what does not.
 
 use crate::fixture::{Node, Plane, Relay};
+use fairlead_control::Control;
 use fairlead_control::api::{NodeState, RelayState};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -176,5 +177,42 @@ async fn a_node_is_offline_after_five_seconds() {
             c.node("alpha").await.unwrap().state == NodeState::Ready
         })
         .await;
+    plane.stop().await;
+}
+
+/// R-UI-01, R-NOD-06: who was stopped is offline at once, with the reason; who comes back is not. The
+/// clock stands still.
+#[tokio::test]
+async fn a_member_that_says_goodbye_is_offline_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (one, alpha) = (plane.relay("one").await, plane.node("alpha").await);
+    let relay = Relay::connect(&plane, &one).await;
+    let node = Node::connect(&plane, &alpha).await;
+    let states = async |c: &Control| {
+        let (relay, node) = (c.relay("one").await.unwrap(), c.node("alpha").await.unwrap());
+        ((relay.state, relay.state_reason), (node.state, node.state_reason))
+    };
+    let ready = async |c: &Control| {
+        let (relay, node) = states(c).await;
+        (relay.0, node.0) == (RelayState::Ready, NodeState::Ready)
+    };
+    plane.until("both are ready", ready).await;
+    relay.say_goodbye().await;
+    node.say_goodbye().await;
+    plane
+        .until("both are offline", async |c| {
+            let (relay, node) = states(c).await;
+            (relay.0, node.0) == (RelayState::Offline, NodeState::Offline)
+        })
+        .await;
+    let (relay, node) = states(&plane.control).await;
+    assert_eq!(relay.1, "its supervisor was stopped");
+    assert_eq!(node.1, "its daemon was stopped");
+    let _back = (
+        Relay::connect(&plane, &one).await,
+        Node::connect(&plane, &alpha).await,
+    );
+    plane.until("both are back", ready).await;
     plane.stop().await;
 }

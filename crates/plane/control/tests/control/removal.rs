@@ -155,7 +155,7 @@ async fn an_enrolment_that_was_lost_is_replaced() {
             .reissue(&plane.admin, role, "alpha")
             .await
             .unwrap_err();
-        assert_eq!(refused.code, ApiCode::Conflict);
+        assert_eq!(refused.code, ApiCode::HasConnected);
         assert!(
             refused.message.contains("has enrolled and connected"),
             "{refused}"
@@ -168,7 +168,7 @@ async fn an_enrolment_that_was_lost_is_replaced() {
         .reissue(&plane.admin, MemberRole::Node, "alpha")
         .await
         .unwrap_err();
-    assert_eq!(refused.code, ApiCode::Conflict, "a restart forgets nothing");
+    assert_eq!(refused.code, ApiCode::HasConnected, "a restart forgets nothing");
     plane.stop().await;
 }
 
@@ -196,7 +196,7 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     let token = plane.control.add_relay(&plane.admin, local).await.unwrap().token;
     Member::enrol(&plane, "relay", &token).await;
     let refused = remove("local").await.unwrap_err();
-    assert_eq!(refused.code, ApiCode::Conflict);
+    assert_eq!(refused.code, ApiCode::LocalRelay);
     assert!(refused.message.contains("local relay"), "{refused}");
 
     let (one, two) = (plane.relay("one").await, plane.relay("two").await);
