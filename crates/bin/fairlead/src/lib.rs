@@ -38,6 +38,7 @@ const LOG_VARIABLE: &str = "FAIRLEAD_LOG";
 /// Runs the command line; the binary's `main`.
 #[must_use]
 pub fn main() -> ExitCode {
+    run::keep_memory_private();
     let args = hoist::connection_flags(std::env::args_os());
     let cli = match Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,

@@ -1,5 +1,6 @@
 //! Whether an address is free, and who holds it if not.
 
+use crate::exit::{Exit, Failing};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -39,6 +40,15 @@ pub(crate) enum PortError {
         #[source]
         error: io::Error,
     },
+}
+
+impl Failing for PortError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Taken { .. } => Exit::Conflict,
+            Self::Io { .. } => Exit::Failed,
+        }
+    }
 }
 
 /// Who holds a socket, as far as this user may see.

@@ -7,6 +7,7 @@ use crate::rest::{RestClient, RestError};
 use crate::table;
 use crate::tls::{Anchor, ControlVerifier};
 use crate::token::{self, TokenError};
+use crate::verbs::show;
 use fairlead_admin::json::WhoAmI;
 use fairlead_host::file::{self, FileError};
 use fairlead_host::rng::Token;
@@ -31,6 +32,15 @@ struct Profile {
     control: String,
     ca_file: PathBuf,
     token_file: PathBuf,
+}
+
+/// What `login` did, as JSON.
+#[derive(Debug, Serialize)]
+struct LoggedIn {
+    control: String,
+    name: String,
+    scopes: Vec<String>,
+    profile: PathBuf,
 }
 
 /// Why the control plane's address, CA or token is not known.
@@ -207,12 +217,21 @@ pub(crate) async fn login(flags: &Login) -> Result<(), Failure> {
             .ok_or(ProfileError::NoCa)?,
     };
     store(&folder, &control, &ca_pem, &secret_text)?;
-    table::line(&format!(
-        "logged in to {control} as {} ({}); profile in {}",
-        who.name,
-        who.scopes.join(", "),
-        folder.display()
-    ));
+    let logged_in = LoggedIn {
+        control: control.to_string(),
+        name: who.name,
+        scopes: who.scopes,
+        profile: folder,
+    };
+    show(connection, &logged_in, |l| {
+        table::line(&format!(
+            "logged in to {} as {} ({}); profile in {}",
+            l.control,
+            l.name,
+            l.scopes.join(", "),
+            l.profile.display()
+        ));
+    });
     Ok(())
 }
 

@@ -4,11 +4,13 @@ use crate::cli::daemon::Run;
 use crate::exit::{Exit, Failing, Failure};
 use crate::ports::{self, PortError, Protocol};
 use crate::settings::{Common, ControlSettings, NodeSettings, SupervisorSettings, WorkerSettings};
-use fairlead_control::{Control, ControlFolder};
+use fairlead_control::{Control, ControlFolder, OpenError};
 use fairlead_host::member::{self, RuntimeInfo};
 use fairlead_host::{Shutdown, SystemClock};
-use fairlead_supervisor::{SupervisorConfig, WorkerCommand};
+use fairlead_node::NodeError;
+use fairlead_supervisor::{SupervisorConfig, SupervisorError, WorkerCommand};
 use fairlead_telemetry::{Health, Metrics};
+use fairlead_worker::WorkerError;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -43,15 +45,15 @@ pub(crate) enum RunError {
     #[error("the runtime file cannot be written")]
     RuntimeFile(#[source] member::MemberError),
     #[error("the control plane cannot start")]
-    ControlOpen(#[source] fairlead_control::OpenError),
+    ControlOpen(#[source] OpenError),
     #[error("the control plane ended")]
     Control(#[source] fairlead_control::ServeError),
     #[error("the supervisor cannot start")]
-    Supervisor(#[source] fairlead_supervisor::SupervisorError),
+    Supervisor(#[source] SupervisorError),
     #[error("the worker ended")]
-    Worker(#[source] fairlead_worker::WorkerError),
+    Worker(#[source] WorkerError),
     #[error("the node daemon cannot start")]
-    Node(#[source] fairlead_node::NodeError),
+    Node(#[source] NodeError),
     #[error("the daemon did not stop within {} s and was ended", STOP_GRACE.as_secs())]
     StopTimeout,
 }
@@ -59,39 +61,42 @@ pub(crate) enum RunError {
 impl Failing for RunError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Port(PortError::Taken { .. }) => Exit::Conflict,
-            Self::Runtime(_)
-            | Self::Signals(_)
-            | Self::Program(_)
-            | Self::Port(PortError::Io { .. })
-            | Self::Metrics(_)
-            | Self::RuntimeFile(_)
+            Self::Port(error) => error.exit(),
+            Self::ControlOpen(OpenError::Lock(lock))
+            | Self::Supervisor(SupervisorError::Lock(lock))
+            | Self::Worker(WorkerError::Locked(lock))
+            | Self::Node(NodeError::Lock(lock)) => Exit::of_lock(lock),
+            Self::Metrics(_)
             | Self::ControlOpen(_)
             | Self::Control(_)
             | Self::Supervisor(_)
             | Self::Worker(_)
-            | Self::Node(_)
+            | Self::Node(_) => Exit::of_system(self),
+            Self::Runtime(_)
+            | Self::Signals(_)
+            | Self::Program(_)
+            | Self::RuntimeFile(_)
             | Self::StopTimeout => Exit::Failed,
         }
     }
 }
 
-/// Keeps keys and tokens out of core dumps and from debuggers of the same user. The limit alone would
-/// not do: the kernel does not hold a dump that goes to a program against it (core(5)).
-fn keep_memory_private() {
+/// Keeps keys and tokens out of core dumps and from debuggers of the same user: a daemon has its key, the
+/// CLI an admin's token, `enrol` a new key and its token. The limit alone would not do: the kernel does
+/// not hold a dump that goes to a program against it (core(5)).
+pub(crate) fn keep_memory_private() {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // Neither fails for a process's own sake; a daemon without them is still a daemon.
+    // Neither fails for a process's own sake, and nothing else depends on them.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = setrlimit(Resource::Core, none);
 }
 
 /// Runs the daemon until it is told to stop.
 pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
-    keep_memory_private();
     match daemon {
         Run::Control(flags) => {
             let settings = ControlSettings::check(flags)?;

@@ -17,8 +17,8 @@ use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
 pub(crate) use find::nearest;
-pub(crate) use page::{copies, head, once};
-use page::{or_dash, short_time, show};
+pub(crate) use page::{copies, head, once, show};
+use page::{or_dash, short_time};
 use std::ops::RangeInclusive;
 
 /// Most entries one request may ask for; the API's own bound.
@@ -168,7 +168,7 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
             let link: json::Link = profile::client(connection)?.post("/v1/links", &body).await?;
             show(connection, &link, |l| {
                 table::line(&format!(
-                    "link {} added: {} listens on {} for {} of {}",
+                    "link {} added: {} is to listen on {} for {} of {}; `fairlead link show {0}` says how it stands",
                     l.name, l.from.name, l.listen, l.target, l.to.name
                 ));
             });

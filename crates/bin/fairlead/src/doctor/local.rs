@@ -48,15 +48,18 @@ pub(crate) async fn check(dir: &Path) -> Report {
     secrets(&mut subject, &folder);
     room(&mut subject, dir);
     certificate_end(&mut subject, &folder);
-    let daemon = match config.role {
-        MemberRole::Relay(_) => "supervisor",
-        MemberRole::Node(_) => "node daemon",
+    let (daemon, run) = match config.role {
+        MemberRole::Relay(_) => ("supervisor", "supervisor"),
+        MemberRole::Node(_) => ("node daemon", "node"),
     };
     let runtime = running(
         &mut subject,
         daemon,
         folder.read_runtime(),
-        &format!("start `fairlead run` on {}", dir.display()),
+        &format!(
+            "start its service, or `fairlead run {run} --dir {}`",
+            dir.display()
+        ),
     );
     control_plane(&mut subject, &folder, &config).await;
     match config.role {

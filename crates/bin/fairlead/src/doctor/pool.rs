@@ -51,7 +51,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
                 "reach",
                 fairlead_telemetry::chain(&error),
                 "see that it runs and that --control and --ca-file are right; on a member's host, \
-                 `fairlead doctor --dir DIR` checks without it",
+                 `fairlead doctor --dir` and its folder, such as /var/lib/fairlead/node, checks without it",
             );
             return Ok(report);
         }
@@ -160,7 +160,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
         state => subject.failed(
             "state",
             format!("{state}: {}", relay.state_reason),
-            "on its host: see that `fairlead run supervisor` runs, then `fairlead doctor --dir DIR` there",
+            &on_host("relay", "see that `fairlead run supervisor` runs, then"),
         ),
     }
     match &relay.worker {
@@ -178,7 +178,10 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
                 w.hop_sessions,
                 w.memory_bytes >> 20
             );
-            if w.last_exit.is_empty() {
+            if relay.state == "offline" {
+                // It is what was told last, and as old as that.
+                subject.unmeasured("worker", format!("when last heard: {found}"), "");
+            } else if w.last_exit.is_empty() {
                 subject.ok("worker", found);
             } else {
                 let found = format!("{found}; {} restarts, last exit: {}", w.restarts, w.last_exit);
@@ -191,7 +194,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
         relay.certificate_not_after.as_deref(),
         relay.copies.as_ref(),
     );
-    policy(subject, &relay.policy);
+    policy(subject, "relay", &relay.policy);
     lease(subject, &relay.policy);
 }
 
@@ -227,13 +230,18 @@ fn identity(subject: &mut Subject<'_>, not_after: Option<&str>, cloned: Option<&
     }
 }
 
-fn policy(subject: &mut Subject<'_>, policy: &json::Policy) {
+/// What to do on a member's host. Its folder is the install command's, unless its owner chose another.
+fn on_host(kind: &str, what: &str) -> String {
+    format!("on its host: {what} `fairlead doctor --dir /var/lib/fairlead/{kind}` (or where it was enrolled)")
+}
+
+fn policy(subject: &mut Subject<'_>, kind: &str, policy: &json::Policy) {
     let shown = crate::verbs::head;
     if !policy.refused.is_empty() {
         subject.failed(
             "policy",
             format!("refused: {}", policy.refused),
-            "a full disk or a folder of another installation: `fairlead doctor --dir DIR` on its host",
+            &on_host(kind, "a full disk, or a folder of another installation: see"),
         );
     } else if policy.wanted.is_none() {
         subject.unmeasured("policy", "none has been made for it yet", "");
@@ -349,6 +357,8 @@ fn reach(subject: &mut Subject<'_>, relay: &json::Relay, nodes: &[json::Node]) {
     };
     match of {
         0 => subject.unmeasured("nodes", "no node has it in its policy", ""),
+        // Each that is not has its own line.
+        _ if on == 0 => {}
         _ => subject.ok("nodes", format!("{on} of {of} nodes are connected{rtt}")),
     }
 }
@@ -368,7 +378,7 @@ fn member_node(subject: &mut Subject<'_>, node: &json::Node, relay_ready: bool) 
         state => subject.failed(
             "state",
             format!("{state}: {}", node.state_reason),
-            "on its host: see that `fairlead run node` runs, then `fairlead doctor --dir DIR` there",
+            &on_host("node", "see that `fairlead run node` runs, then"),
         ),
     }
     identity(
@@ -376,7 +386,7 @@ fn member_node(subject: &mut Subject<'_>, node: &json::Node, relay_ready: bool) 
         node.certificate_not_after.as_deref(),
         node.copies.as_ref(),
     );
-    policy(subject, &node.policy);
+    policy(subject, "node", &node.policy);
     for reach in &node.relays {
         if node.state == "offline" {
             break;
@@ -409,7 +419,7 @@ fn member_link(subject: &mut Subject<'_>, link: &json::Link) {
         );
     }
     for wait in &link.waiting_for {
-        let advice = if wait.contains("cannot listen on") {
+        let advice = if !link.listen_error.is_empty() && wait.contains(&link.listen_error) {
             "free that address on the consumer's host, or remove the link and add it with another --listen"
         } else {
             "once this is mended, the link is ready by itself"

@@ -63,7 +63,7 @@ impl Failing for EnrolError {
             Self::AlreadyEnrolled { .. } => Exit::Refused,
             Self::NotEmpty(_) | Self::Token(_) => Exit::Usage,
             Self::Rest(error) => error.exit(),
-            Self::Running(_) => Exit::Conflict,
+            Self::Running(error) => Exit::of_lock(error),
             Self::Folder { .. }
             | Self::Staging(_)
             | Self::Host(_)

@@ -1,10 +1,11 @@
 //! Why `up` could not run, or ended.
 
 use crate::exit::{Exit, Failing, Failure};
-use crate::ports::PortError;
+use crate::ports::{self, PortError, Protocol};
 use crate::rest::RestError;
 use fairlead_host::LockError;
 use fairlead_host::file::FileError;
+use fairlead_model::ListenAddress;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -28,6 +29,8 @@ pub(crate) enum UpError {
     Malformed { path: PathBuf, reason: String },
     #[error("not every address of the pool can be used; nothing was started:{}", list(.0))]
     Ports(Vec<PortError>),
+    #[error("alpha cannot listen for a link; free the address, or give the link another one:{}", list(.0))]
+    Listen(Vec<PortError>),
     #[error(transparent)]
     Port(#[from] PortError),
     #[error("the program's own path or process is unknown")]
@@ -77,6 +80,15 @@ fn list(errors: &[PortError]) -> String {
 }
 
 impl UpError {
+    /// Alpha does not get these addresses; who has them is looked up.
+    pub(super) fn listen(addresses: &[ListenAddress]) -> Self {
+        let error = |a: &ListenAddress| ports::explain(a.0, Protocol::Tcp, io::ErrorKind::AddrInUse.into());
+        let errors = addresses
+            .iter()
+            .map(|a| ports::check(a.0, Protocol::Tcp).err().unwrap_or_else(|| error(a)));
+        Self::Listen(errors.collect())
+    }
+
     /// The client's error, in words: it is a failure of `up`'s own files.
     pub(super) fn client(failure: &Failure) -> Self {
         Self::Client(fairlead_telemetry::chain(failure.as_error()))
@@ -86,14 +98,20 @@ impl UpError {
 impl Failing for UpError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Lock(_) | Self::Ports(_) => Exit::Conflict,
+            Self::Lock(error) => Exit::of_lock(error),
+            Self::Port(error) => error.exit(),
+            Self::Ports(errors) | Self::Listen(errors) => {
+                match errors.iter().any(|e| e.exit() == Exit::Conflict) {
+                    true => Exit::Conflict,
+                    false => Exit::Failed,
+                }
+            }
             Self::Revoked(_) => Exit::Refused,
             Self::Rest(error) => error.exit(),
             Self::Signals(_)
             | Self::File(_)
             | Self::Path { .. }
             | Self::Malformed { .. }
-            | Self::Port(_)
             | Self::Program(_)
             | Self::Spawn { .. }
             | Self::KeepsEnding { .. }

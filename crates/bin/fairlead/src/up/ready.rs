@@ -6,13 +6,15 @@ use super::plan::{CONSUMER, DEMO_LINK, PUBLISHER};
 use crate::rest::{RestClient, RestError};
 use crate::verbs::once;
 use fairlead_admin::json;
+use fairlead_model::ListenAddress;
 use std::time::{Duration, Instant};
 
 /// How long members and links may take to be ready once all run.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 /// A start that takes longer says once, in full, what it waits for.
 const SLOW: Duration = Duration::from_secs(5);
-/// How long what this pool does not run may take after that, before `up` goes on without it.
+/// How long what this pool does not run may take after that, before `up` goes on without it; and how
+/// long an address that alpha cannot have may be another's: of a process that is about to end, say.
 const OTHERS_LIMIT: Duration = Duration::from_secs(3);
 
 /// What is not ready.
@@ -22,16 +24,19 @@ pub(super) struct Waiting {
     pub(super) own: Vec<String>,
     /// What an admin added: it may wait for a host that nobody has turned on, or for good.
     pub(super) others: Vec<String>,
+    /// Addresses of links that were asked for and that alpha cannot have.
+    taken: Vec<ListenAddress>,
 }
 
 impl Waiting {
-    /// Looks at the lists; `own_link` tells the links of this run.
+    /// Looks at the lists; `asked` tells the links that this run was asked for. The built-in service's
+    /// holds it up as well, unless its address is another's.
     fn of(
         relays: &[json::Relay],
         nodes: &[json::Node],
         links: &[json::Link],
         own_relays: &[String],
-        own_link: impl Fn(&json::Link) -> bool,
+        asked: impl Fn(&json::Link) -> bool,
     ) -> Self {
         let mut waiting = Self::default();
         for relay in relays.iter().filter(|r| r.state != "ready") {
@@ -43,8 +48,16 @@ impl Waiting {
             waiting.add(own, ("node", &node.name, &node.state), &node.state_reason);
         }
         for link in links.iter().filter(|l| l.state != "ready") {
-            let reason = once(&link.waiting_for.join("; "));
-            waiting.add(own_link(link), ("link", &link.name, &link.state), &reason);
+            let reason = match cannot_listen(link) {
+                Some(reason) => reason,
+                None => once(&link.waiting_for.join("; ")),
+            };
+            let (asked, taken) = (asked(link), !link.listen_error.is_empty());
+            let own = asked || (link.name == DEMO_LINK && !taken);
+            waiting.add(own, ("link", &link.name, &link.state), &reason);
+            if asked && taken {
+                waiting.taken.extend(link.listen.parse::<ListenAddress>());
+            }
         }
         waiting
     }
@@ -61,6 +74,16 @@ impl Waiting {
     }
 }
 
+/// Why a link's consumer cannot listen, and what to do.
+pub(super) fn cannot_listen(link: &json::Link) -> Option<String> {
+    (!link.listen_error.is_empty()).then(|| {
+        format!(
+            "{} cannot listen on {}: {}; free that address, or remove the link: fairlead link rm {}",
+            link.from.name, link.listen, link.listen_error, link.name
+        )
+    })
+}
+
 impl Builder<'_> {
     /// Waits until all that this run starts is ready; what else is not, a moment later. It does not
     /// hold the pool up.
@@ -68,15 +91,21 @@ impl Builder<'_> {
         let began = Instant::now();
         let mut told = false;
         let mut own_ready: Option<Instant> = None;
+        let mut taken: Option<Instant> = None;
         loop {
             self.daemons.check()?;
             let waiting = match self.waiting(client).await {
                 Ok(waiting) => waiting,
                 Err(error) => Waiting {
                     own: vec![fairlead_telemetry::chain(&error)],
-                    others: Vec::new(),
+                    ..Waiting::default()
                 },
             };
+            if waiting.taken.is_empty() {
+                taken = None;
+            } else if taken.get_or_insert_with(Instant::now).elapsed() > OTHERS_LIMIT {
+                return Err(UpError::listen(&waiting.taken));
+            }
             if waiting.own.is_empty() {
                 let since = own_ready.get_or_insert_with(Instant::now).elapsed();
                 if waiting.others.is_empty() || since > OTHERS_LIMIT {
@@ -114,9 +143,9 @@ impl Builder<'_> {
             &nodes.items,
             &links.items,
             &self.plan.relay_names(),
-            // A demo link that is not this run's has been removed.
             |link| {
-                link.name == DEMO_LINK || self.plan.links.iter().any(|wish| wish.name.as_str() == link.name)
+                let demo = self.plan.demo && link.name == DEMO_LINK;
+                demo || self.plan.links.iter().any(|wish| wish.name.as_str() == link.name)
             },
         ))
     }
@@ -146,6 +175,35 @@ mod tests {
             "live_streams": 0, "memory_bytes": 0, "metrics": "", "certificate_not_after": null,
         }))
         .unwrap()
+    }
+
+    fn link(name: &str, listen_error: &str) -> json::Link {
+        let end = serde_json::json!({"id": "", "name": "alpha"});
+        serde_json::from_value(serde_json::json!({
+            "id": "", "name": name, "from": end, "to": end, "target": "127.0.0.1:5", "listen": "127.0.0.1:4",
+            "class": "standard", "endpoint": "", "generation": 1, "route": "", "created_at": "", "relays": [],
+            "placement_reason": "", "state": "pending", "waiting_for": ["a grant"], "listen_error": listen_error,
+        }))
+        .unwrap()
+    }
+
+    /// A port that another program has keeps a link from its pool only where the link was asked for.
+    #[test]
+    fn a_taken_port_is_named_with_what_to_do() {
+        let links = [link("web", "in use"), link("db", ""), link(DEMO_LINK, "in use")];
+        let waiting = Waiting::of(&[], &[], &links, &[], |link| link.name != DEMO_LINK);
+        let told = "alpha cannot listen on 127.0.0.1:4: in use; free that address, or remove the link: fairlead link rm";
+        assert_eq!(
+            waiting.own,
+            [
+                format!("link web: pending, {told} web"),
+                "link db: pending, a grant".to_owned()
+            ]
+        );
+        assert_eq!(waiting.others, [format!("link demo: pending, {told} demo")]);
+        assert_eq!(waiting.taken, ["127.0.0.1:4".parse().unwrap()]);
+        let free = Waiting::of(&[], &[], &[link(DEMO_LINK, "")], &[], |_| false);
+        assert_eq!(free.own, ["link demo: pending, a grant"]);
     }
 
     #[test]

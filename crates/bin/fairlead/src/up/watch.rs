@@ -6,6 +6,7 @@ use super::layout::{Addresses, Layout};
 use super::plan::{CONSUMER, PUBLISHER};
 use super::pool_file::{ControlEntry, LinkEntry, NodeEntry, PoolFile, RelayEntry};
 use super::progress::Progress;
+use super::ready::cannot_listen;
 use crate::rest::{RestClient, RestError};
 use fairlead_admin::json;
 use fairlead_control::ControlFolder;
@@ -24,6 +25,8 @@ const LOOKS_PER_LINKS: u32 = 10;
 struct Warned {
     token: bool,
     file: bool,
+    /// Why links cannot be listened for, by their names.
+    listen: BTreeMap<String, String>,
 }
 
 /// What is watched.
@@ -57,7 +60,7 @@ impl Watch<'_> {
                 .filter_map(|name| nodes.items.iter().find(|n| n.name == *name))
                 .map(|n| self.node(n))
                 .collect(),
-            links: self.links().await?,
+            links: entries(&self.links().await?),
         };
         while !self.refresh(&mut file) {
             self.daemons.check()?;
@@ -85,7 +88,8 @@ impl Watch<'_> {
             if looks.is_multiple_of(LOOKS_PER_LINKS) {
                 match self.links().await {
                     Ok(links) => {
-                        file.links = links;
+                        self.tell_listeners(&mut warned.listen, &links);
+                        file.links = entries(&links);
                         warned.token = false;
                     }
                     Err(error) if error.is_refused_token() => {
@@ -146,6 +150,32 @@ impl Watch<'_> {
         }
     }
 
+    /// Says which links cannot be listened for, and which can again.
+    fn tell_listeners(&self, told: &mut BTreeMap<String, String>, links: &[json::Link]) {
+        let mut kept = BTreeMap::new();
+        for link in links {
+            let before = told.remove(&link.name);
+            match (cannot_listen(link), before) {
+                (Some(why), before) => {
+                    if before.as_ref() != Some(&why) {
+                        self.progress.say(&format!("link {}: {why}", link.name));
+                    }
+                    kept.insert(link.name.clone(), why);
+                }
+                (None, Some(_)) if link.state == "ready" => self.progress.say(&format!(
+                    "link {}: {} listens on {}",
+                    link.name, link.from.name, link.listen
+                )),
+                // Its consumer is away: neither is known.
+                (None, Some(why)) => {
+                    kept.insert(link.name.clone(), why);
+                }
+                (None, None) => {}
+            }
+        }
+        *told = kept;
+    }
+
     fn control(&self) -> ControlEntry {
         let folder = ControlFolder::new(self.layout.control());
         ControlEntry {
@@ -185,21 +215,9 @@ impl Watch<'_> {
         }
     }
 
-    async fn links(&self) -> Result<Vec<LinkEntry>, RestError> {
+    async fn links(&self) -> Result<Vec<json::Link>, RestError> {
         let links: json::List<json::Link> = self.client.get("/v1/links").await?;
-        Ok(links
-            .items
-            .into_iter()
-            .map(|l| LinkEntry {
-                id: l.id,
-                name: l.name,
-                class: l.class,
-                listen: l.listen,
-                target: l.target,
-                consumer: l.from.name,
-                publisher: l.to.name,
-            })
-            .collect())
+        Ok(links.items)
     }
 
     /// Brings processes and metrics up to date; whether every process is known and ready to be
@@ -236,6 +254,19 @@ impl Watch<'_> {
         let info = runtime_of(runtime).filter(|i| Some(i.pid) == pid);
         (pid, info)
     }
+}
+
+fn entries(links: &[json::Link]) -> Vec<LinkEntry> {
+    let entry = |l: &json::Link| LinkEntry {
+        id: l.id.clone(),
+        name: l.name.clone(),
+        class: l.class.clone(),
+        listen: l.listen.clone(),
+        target: l.target.clone(),
+        consumer: l.from.name.clone(),
+        publisher: l.to.name.clone(),
+    };
+    links.iter().map(entry).collect()
 }
 
 fn runtime_of(path: &Path) -> Option<RuntimeInfo> {

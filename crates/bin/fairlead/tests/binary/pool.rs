@@ -211,7 +211,7 @@ fn a_pool_carries_bytes_heals_and_stops() {
         "{relays}"
     );
     let missing = up.cli(&["link", "show", "nothing"]);
-    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+    assert_eq!(missing.status.code(), Some(64), "{missing:?}");
 
     // A supervisor that dies leaves its worker, and the next one adopts it.
     let worker = up.number("/relays/1/worker_pid");

@@ -184,12 +184,14 @@ fn codes_page() -> String {
     }
     page.push_str(
         "\n## Errors of the REST interface\n\n\
-         In `error.code` of every answer that is not 2xx.\n\n| code | HTTP status | meaning |\n|---|---|---|\n",
+         In `error.code` of every answer that is not 2xx; `exit` is how a command ends that was answered so.\n\n\
+         | code | HTTP status | exit | meaning |\n|---|---|---|---|\n",
     );
     let mut codes: Vec<ApiCode> = ApiCode::ALL.to_vec();
     codes.sort_by_key(|code| (code.http_status(), code.as_str()));
     for code in codes {
-        writeln!(page, "| `{code}` | {} | {} |", code.http_status(), code.meaning()).unwrap();
+        let (status, exit) = (code.http_status(), Exit::of_api(code).number());
+        writeln!(page, "| `{code}` | {status} | {exit} | {} |", code.meaning()).unwrap();
     }
     page.push_str("\n## Exit codes of the command line\n\n| code | meaning |\n|---|---|\n");
     for (_, number, meaning) in Exit::ALL {
