@@ -24,6 +24,45 @@ pub struct Search {
     pub found: BTreeMap<usize, u64>,
 }
 
+/// In DER a private key of 32 bytes stands behind this: an octet string.
+const KEY_TAG: [u8; 2] = [0x04, 32];
+
+/// Base64 characters of a line of PEM.
+const PEM_LINE_LEN: usize = 64;
+
+/// The beginning of a secret as a marker.
+///
+/// # Errors
+/// When it is shorter than one.
+pub fn marker(bytes: &[u8]) -> Result<Marker> {
+    let bytes = bytes.get(..MARKER_LEN).context("too short for a marker")?;
+    Ok(bytes.try_into()?)
+}
+
+/// The forms that a private key (P-256 or Ed25519, PKCS #8) shows itself in: its bytes, the limbs of a
+/// number, and the text of its file.
+///
+/// # Errors
+/// When the text holds no such key.
+pub fn key_markers(pem: &str) -> Result<Vec<Marker>> {
+    use base64::Engine as _;
+    let (_, body) = pem.split_once("-----\n").context("no PEM")?;
+    let (body, _) = body.split_once("-----").context("no PEM")?;
+    let characters: String = body.split_whitespace().collect();
+    let der = base64::engine::general_purpose::STANDARD.decode(characters)?;
+    let tag = der
+        .windows(2)
+        .position(|pair| pair == KEY_TAG)
+        .context("no key")?;
+    let at = tag + KEY_TAG.len();
+    let key = marker(der.get(at..).context("no key")?)?;
+    let mut limbs = key;
+    limbs.reverse();
+    let character = at.div_ceil(3) * 4;
+    let in_file = body.as_bytes().get(character + character / PEM_LINE_LEN..);
+    Ok(vec![key, limbs, marker(in_file.context("no key")?)?])
+}
+
 /// Searches all readable memory of a process, which is stopped meanwhile.
 ///
 /// # Errors

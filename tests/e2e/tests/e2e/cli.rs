@@ -10,6 +10,57 @@ const CONFLICT: i32 = 4;
 const UNAVAILABLE: i32 = 5;
 const USAGE: i32 = 64;
 
+/// Where nothing has the name: one exit, whatever the verb.
+const UNKNOWN: &[&[&str]] = &[
+    &["relay", "show", "nobody"],
+    &["relay", "token", "nobody"],
+    &["relay", "rm", "nobody"],
+    &["node", "show", "nobody"],
+    &["node", "token", "nobody"],
+    &["node", "rm", "nobody"],
+    &["link", "show", "nobody"],
+    &["link", "rm", "nobody"],
+    &["settings", "get", "nobody"],
+    &["settings", "set", "nobody", "1"],
+    &["token", "rm", "nobody"],
+    &["doctor", "nobody"],
+];
+
+/// Where a guard says no.
+const GUARDED: &[&[&str]] = &[
+    &["node", "rm", "alpha"],
+    &["node", "token", "alpha"],
+    &["relay", "rm", "relay-1"],
+    &["relay", "token", "relay-1"],
+    &["relay", "rm", "local"],
+    &["token", "rm", "first"],
+];
+
+/// Where the name or the address is another's.
+const TAKEN: &[&[&str]] = &[
+    &["node", "add", "alpha"],
+    &["token", "add", "first"],
+    &[
+        "relay",
+        "add",
+        "relay-1",
+        "--address",
+        "r.example",
+        "--failure-domain",
+        "r",
+    ],
+    &[
+        "relay",
+        "add",
+        "other",
+        "--address",
+        "r.example",
+        "--failure-domain",
+        "r",
+        "--local",
+    ],
+];
+
 fn code(answer: &Answer, wanted: i32) -> Result<()> {
     ensure!(answer.code == Some(wanted), "wanted exit {wanted}: {answer:?}");
     Ok(())
@@ -79,7 +130,7 @@ async fn links(pool: &Pool, echo: &Target) -> Result<()> {
     let mut live = tokio::net::TcpStream::connect(listen.as_str()).await?;
     verified::echo_on(&mut live, 2, 1000).await?;
     pool.cli(&["link", "rm", "db"])?.ok()?;
-    code(&pool.cli(&["link", "show", "db"])?, 1)?;
+    code(&pool.cli(&["link", "show", "db"])?, USAGE)?;
     wait::until("the listener closes", Duration::from_secs(5), || async {
         match tokio::net::TcpStream::connect(listen.as_str()).await {
             Ok(_) => Err("it still listens"),
@@ -201,7 +252,15 @@ fn login(pool: &Pool) -> Result<()> {
     let nobody = run(&["link", "ls"], "")?;
     ensure!(nobody.code != Some(0), "{nobody:?}");
     let address = pool.control_address()?.to_string();
-    run(&["login", "--control", &address, "--ca-file", ca], &token)?.ok()?;
+    let done = run(
+        &["login", "--control", &address, "--ca-file", ca, "--json"],
+        &token,
+    )?
+    .json()?;
+    ensure!(
+        done.get("name").and_then(Value::as_str) == Some("first"),
+        "{done}"
+    );
     ensure!(
         run(&["link", "ls", "--json"], "")?
             .json()?
@@ -212,5 +271,129 @@ fn login(pool: &Pool) -> Result<()> {
     let answer = run(&["link", "ls", "--control", &closed], "")?;
     code(&answer, UNAVAILABLE)?;
     ensure!(answer.stderr.contains(&closed), "{}", answer.stderr);
+    Ok(())
+}
+
+/// R-UI-02: the exits are those of one table, whatever the command; a folder and an address that another
+/// process has are conflicts; the flags of the connection may stand before the verb.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_ends_as_the_table_of_exits_says() -> Result<()> {
+    let echo = Target::echo().await?;
+    let pool = Pool::builder()
+        .relays(1)
+        .to("db", echo.address())?
+        .start()
+        .await?;
+    for (commands, exit) in [(UNKNOWN, USAGE), (GUARDED, REFUSED), (TAKEN, CONFLICT)] {
+        for arguments in commands {
+            code(&pool.cli(arguments)?, exit).with_context(|| format!("{arguments:?}"))?;
+        }
+    }
+
+    let file = pool.file()?;
+    let run = |arguments: &[&str]| fairlead_testkit::pool::run(arguments, "", &[]);
+    let inside = |path: &str| pool.dir().join(path).display().to_string();
+    let (root, control) = (inside(""), inside("control"));
+    let (relay, node) = (inside("relays/local"), inside("nodes/alpha"));
+    let held = [
+        (vec!["up", "--ports", "auto", "--dir", &root], pool.up_pid()),
+        (
+            vec![
+                "run",
+                "control",
+                "--listen",
+                "127.0.0.1:0",
+                "--advertise",
+                "c:1",
+                "--dir",
+                &control,
+            ],
+            file.control.pid,
+        ),
+        (
+            vec!["run", "supervisor", "--dir", &relay],
+            file.relay("local")?.supervisor_pid,
+        ),
+        (
+            vec!["run", "worker", "--dir", &relay],
+            file.relay("local")?.worker_pid,
+        ),
+        (vec!["run", "node", "--dir", &node], file.node("alpha")?.pid),
+    ];
+    for (arguments, holder) in held {
+        let answer = run(&arguments)?;
+        code(&answer, CONFLICT)?;
+        ensure!(answer.stderr.contains(&format!("process {holder}")), "{answer:?}");
+    }
+    let new = tempfile::tempdir()?;
+    let dir = new.path().display().to_string();
+    let taken = file.control.url.trim_start_matches("https://");
+    for flag in ["--listen", "--metrics"] {
+        let mut arguments = vec!["run", "control", "--advertise", "c:1", "--dir", &dir, flag, taken];
+        if flag == "--metrics" {
+            arguments.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let answer = run(&arguments)?;
+        code(&answer, CONFLICT)?;
+        ensure!(answer.stderr.contains(taken), "{answer:?}");
+    }
+
+    let (ca, token) = (
+        file.control.ca_file.display(),
+        file.control.admin_token_file.display(),
+    );
+    let flags = format!("--control {taken} --ca-file {ca} --token-file {token} --json");
+    let before: Vec<&str> = flags.split(' ').chain(["relay", "ls"]).collect();
+    let after: Vec<&str> = ["relay", "ls"].into_iter().chain(flags.split(' ')).collect();
+    let between: Vec<&str> = ["relay"]
+        .into_iter()
+        .chain(flags.split(' '))
+        .chain(["ls"])
+        .collect();
+    for arguments in [before, after, between] {
+        let relays = run(&arguments)?.json()?;
+        ensure!(relays.to_string().contains("relay-1"), "{arguments:?}: {relays}");
+    }
+    Ok(())
+}
+
+/// R-UI-02: whatever is changed or removed is printed with `--json` as `show` prints it: the object itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changing_commands_print_the_object_as_json() -> Result<()> {
+    let pool = Pool::builder().relays(0).start().await?;
+    let json = |line: &str| {
+        let arguments: Vec<&str> = line.split(' ').chain(["--json"]).collect();
+        pool.cli(&arguments)?.json().with_context(|| line.to_owned())
+    };
+    let listen = target::closed_port()?;
+    for (line, key, value) in [
+        ("node add gamma", "name", "gamma"),
+        ("node token gamma", "name", "gamma"),
+        ("node rm gamma", "name", "gamma"),
+        ("relay add r --address r.example --failure-domain r", "name", "r"),
+        ("relay token r", "name", "r"),
+        ("relay rm r", "name", "r"),
+        (
+            &*format!("link add web --from alpha --to beta --target 127.0.0.1:1 --listen {listen}"),
+            "name",
+            "web",
+        ),
+        ("link rm web", "name", "web"),
+        ("settings set policy.lease 48h", "key", "policy.lease"),
+        ("token add dash", "name", "dash"),
+        ("token rm dash", "name", "dash"),
+    ] {
+        let printed = json(line)?;
+        // A new token's secret stands beside the token, whose `show` never has it.
+        let object = printed.get("token").filter(|t| t.is_object()).unwrap_or(&printed);
+        ensure!(
+            object.get(key).and_then(Value::as_str) == Some(value),
+            "{line}: {printed}"
+        );
+        ensure!(
+            key == "key" || object.get("id").is_some_and(Value::is_string),
+            "{line}: {printed}"
+        );
+    }
     Ok(())
 }

@@ -13,7 +13,18 @@ const TOKEN_EXPIRED: i32 = 12;
 const TOKEN_UNKNOWN: i32 = 13;
 const CLOCK_SKEW: i32 = 14;
 const HOST_HAS_RELAY: i32 = 15;
+const TOKEN_OTHER_HOST: i32 = 16;
 const UNREACHABLE: i32 = 5;
+
+/// Runs the rest as if on a host with other ids: arguments are a file with one, and the command.
+const ANOTHER_HOST: &str = r#"
+set -e
+for place in /etc/machine-id /sys/class/dmi/id/product_uuid; do
+    if [ -e "$place" ]; then mount --bind "$1" "$place"; fi
+done
+shift
+exec "$@"
+"#;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -291,5 +302,56 @@ async fn a_host_holds_one_relay() -> Result<()> {
     ensure!(left_behind(&folder.join("second")).is_empty());
     process::terminate(control.id())?;
     ensure!(control.wait()?.success(), "the control plane did not end cleanly");
+    Ok(())
+}
+
+/// R-ENR-02: a token that one host has used enrols no other; the second one is told so, by its exit too,
+/// and keeps nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_of_one_host_enrols_no_other() -> Result<()> {
+    let pool = Pool::builder().relays(0).start().await?;
+    let folder = tempfile::tempdir()?;
+    let control = pool.control_address()?.to_string();
+    let Issued { token, pin, .. } = issued(&pool.cli(&["node", "add", "gamma", "--json"])?.json()?)?;
+    let attempt = Attempt {
+        control: &control,
+        pin: &pin,
+        token: &token,
+        offset_ms: 0,
+    };
+    attempt.run("node", &folder.path().join("gamma"))?.ok()?;
+
+    let id = folder.path().join("id");
+    std::fs::write(&id, "00000000000000000000000000000001\n")?;
+    let dir = folder.path().join("delta");
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            ANOTHER_HOST,
+            "sh",
+        ])
+        .arg(&id)
+        .arg(binary::fairlead()?)
+        .args([
+            "enrol",
+            "node",
+            "--control",
+            &control,
+            "--ca-pin",
+            &pin,
+            "--host-key-file",
+        ])
+        .arg(folder.path().join("other.key"))
+        .arg("--dir")
+        .arg(&dir);
+    let answer = pool::run_command(command, &token)?;
+    ensure!(answer.code == Some(TOKEN_OTHER_HOST), "{answer:?}");
+    ensure!(answer.stderr.contains("another host"), "{answer:?}");
+    ensure!(!answer.stderr.contains(&token) && !dir.exists(), "{answer:?}");
     Ok(())
 }

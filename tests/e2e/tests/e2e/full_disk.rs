@@ -3,10 +3,12 @@
 //! process was killed in the middle of it.
 
 use anyhow::{Context, Result, ensure};
-use fairlead_testkit::{Pool, Rest, Role, Target, process, target, verified, wait};
+use fairlead_testkit::{Pool, Rest, Role, Target, Warden, binary, process, target, verified, wait};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -268,4 +270,161 @@ async fn node_on_a_full_disk_keeps_its_policy_and_recovers() -> Result<()> {
     bench.pool.free_disk(ALPHA)?;
     bench.pool.until_echo("echo", BACK_LIMIT).await?;
     bench.all_is_well().await
+}
+
+/// Gives the folder a tmpfs of its own, then runs the rest. Arguments: size, folder, the command.
+const ON_SMALL_DISK: &str = r#"
+set -e
+mount -t tmpfs -o "size=$1,mode=0700" none "$2"
+shift 2
+exec "$@"
+"#;
+
+/// `fairlead up` with its whole folder on a small disk, which nobody else sees.
+struct SmallUp {
+    child: Child,
+    dir: PathBuf,
+    out: PathBuf,
+    _outside: tempfile::TempDir,
+    _warden: Warden,
+}
+
+impl SmallUp {
+    fn start(bytes: u64) -> Result<Self> {
+        let outside = tempfile::Builder::new().prefix("flo-").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("flu-").tempdir()?.keep();
+        let warden = Warden::over(&dir)?;
+        let out = outside.path().join("up.out");
+        let file = std::fs::File::create(&out)?;
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                ON_SMALL_DISK,
+                "sh",
+            ])
+            .arg(bytes.to_string())
+            .arg(&dir)
+            .arg(binary::fairlead()?)
+            .args(["up", "--relays", "0", "--ports", "auto", "--dir"])
+            .arg(&dir);
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        Ok(Self {
+            child: command.spawn()?,
+            dir,
+            out,
+            _outside: outside,
+            _warden: warden,
+        })
+    }
+
+    fn said(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(&self.out)?)
+    }
+
+    /// A file of the folder, as its processes see it.
+    fn inside(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
+        root.join(self.dir.strip_prefix("/").unwrap_or(&self.dir))
+            .join(name)
+    }
+
+    fn pool(&self) -> Result<Value> {
+        Ok(serde_json::from_slice(&std::fs::read(self.inside("pool.json"))?)?)
+    }
+
+    /// The number at a place of `pool.json`.
+    fn pid(&self, place: &str) -> Result<u32> {
+        let pid = self
+            .pool()?
+            .pointer(place)
+            .and_then(Value::as_u64)
+            .context("no pid")?;
+        Ok(u32::try_from(pid)?)
+    }
+}
+
+impl Drop for SmallUp {
+    fn drop(&mut self) {
+        eprintln!("{}", self.said().unwrap_or_default());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `up` whose disk is full goes on, says once which file it could not write, and has it right again when
+/// there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
+    let up = SmallUp::start(DISK_BYTES)?;
+    let (pool, _) = wait::until("the pool is ready", Duration::from_secs(60), || async {
+        up.pool()
+    })
+    .await?;
+    let listen = pool
+        .pointer("/links/0/listen")
+        .and_then(Value::as_str)
+        .context("no link")?;
+    let listen: SocketAddr = listen.parse()?;
+    verified::echo_once(listen, 1, 1000).await?;
+    let ballast = up.inside("ballast");
+    fairlead_testkit::pool::fill_up(&ballast)?;
+
+    let old = up.pid("/nodes/1/pid")?;
+    process::kill9(old)?;
+    let folder = up.dir.display().to_string();
+    wait::until("`up` says what it could not write", BACK_LIMIT, || async {
+        let said = up.said()?;
+        let line = said.lines().find(|l| l.starts_with("the pool goes on, but "));
+        let line = line.with_context(|| said.clone())?;
+        ensure!(
+            line.contains(&folder) && line.contains("pool.json") && line.contains("No space left on device"),
+            "{line}"
+        );
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        up.said()?.matches("the pool goes on, but").count() == 1,
+        "{}",
+        up.said()?
+    );
+    std::fs::remove_file(ballast)?;
+    wait::until("the file is true again", BACK_LIMIT, || async {
+        let pid = up.pid("/nodes/1/pid")?;
+        ensure!(pid != old && process::alive(pid), "pid {pid}, was {old}");
+        verified::echo_once(listen, 2, 1000).await
+    })
+    .await?;
+    Ok(())
+}
+
+/// A first start that does not fit on its disk ends with the reason, and leaves no process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn up_that_does_not_fit_on_its_disk_says_why() -> Result<()> {
+    let mut up = SmallUp::start(256 * 1024)?;
+    let (status, _) = wait::until("`up` ends", Duration::from_secs(60), || {
+        let ended = up.child.try_wait();
+        async { ended?.context("it runs") }
+    })
+    .await?;
+    let said = up.said()?;
+    ensure!(status.code() == Some(1), "{status}: {said}");
+    ensure!(
+        said.contains("No space left on device") || said.contains("disk is full"),
+        "{said}"
+    );
+    let inside = format!("{}/", up.dir.display());
+    ensure!(
+        process::with_argument(&inside).is_empty(),
+        "processes are left: {said}"
+    );
+    Ok(())
 }

@@ -72,7 +72,11 @@ pub fn run_printed(command: &str, token: &str) -> Result<Answer> {
     run_command(shell, token)
 }
 
-pub(super) fn run_command(mut command: Command, input: &str) -> Result<Answer> {
+/// Runs a command with `input` on its standard input.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn run_command(mut command: Command, input: &str) -> Result<Answer> {
     use std::io::Write as _;
     command
         .stdin(Stdio::piped())

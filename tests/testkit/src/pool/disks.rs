@@ -54,6 +54,26 @@ pub(super) fn command(disks: &[SmallDisk], dir: &Path, program: PathBuf) -> Comm
     command
 }
 
+/// Lets a file grow until its disk has no byte left.
+///
+/// # Errors
+/// When something else fails than the room.
+pub fn fill_up(file: &Path) -> Result<()> {
+    use std::io::Write as _;
+    let mut ballast = std::fs::File::options().create(true).append(true).open(file)?;
+    for size in [64 * 1024, 4096, 1] {
+        let piece = vec![0; size];
+        loop {
+            match ballast.write(&piece) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Pool {
     /// Puts folders of the stopped pool on file systems of `bytes` each, from its next start on. What
     /// is written there is gone with that run.
@@ -80,22 +100,7 @@ impl Pool {
     /// # Errors
     /// When something else fails than the room.
     pub fn fill_disk(&self, folder: &str) -> Result<()> {
-        use std::io::Write as _;
-        let mut ballast = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.inside(folder).join(BALLAST))?;
-        for size in [64 * 1024, 4096, 1] {
-            let piece = vec![0; size];
-            loop {
-                match ballast.write(&piece) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == std::io::ErrorKind::StorageFull => break,
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Ok(())
+        fill_up(&self.inside(folder).join(BALLAST))
     }
 
     /// Makes room again.

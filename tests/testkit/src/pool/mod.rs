@@ -6,7 +6,8 @@ mod file;
 mod rest;
 mod traffic;
 
-pub use cli::{Answer, run, run_printed};
+pub use cli::{Answer, run, run_command, run_printed};
+pub use disks::fill_up;
 pub use file::{ControlEntry, LinkEntry, NodeEntry, PoolFile, RelayEntry};
 pub use rest::Rest;
 pub use traffic::Kills;
@@ -364,6 +365,12 @@ impl Pool {
     /// A variable of every process of the pool from its next start on.
     pub fn set_env(&mut self, key: &str, value: &str) {
         self.builder.environment.push((key.to_owned(), value.to_owned()));
+    }
+
+    /// Other links, each a name, a listen address and a target, from the pool's next start on.
+    pub fn set_links(&mut self, links: &[(&str, &str, &str)]) {
+        let link = |(name, listen, target): &(&str, &str, &str)| format!("{name}={listen},to={target}");
+        self.builder.links = links.iter().map(link).collect();
     }
 
     /// Starts the stopped pool again in its folder.
