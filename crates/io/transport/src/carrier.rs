@@ -1,5 +1,7 @@
 //! One authenticated connection between a daemon and a relay.
 
+use crate::closing::Closing;
+use crate::credit::Credit;
 use crate::leg::{Leg, LegCode};
 use fairlead_model::{Identity, RefusalCode};
 use quinn::{ConnectionError, VarInt};
@@ -15,6 +17,7 @@ use std::time::Duration;
 pub struct Carrier {
     connection: quinn::Connection,
     peer: Identity,
+    credit: Credit,
 }
 
 /// How a carrier ended.
@@ -58,8 +61,14 @@ pub struct CarrierStats {
 }
 
 impl Carrier {
-    pub(crate) const fn new(connection: quinn::Connection, peer: Identity) -> Self {
-        Self { connection, peer }
+    /// The connection's own limit is that of [`CarrierConfig::quic`](crate::CarrierConfig) with this
+    /// bound.
+    pub(crate) fn new(connection: quinn::Connection, peer: Identity, legs_max: u32) -> Self {
+        Self {
+            connection,
+            peer,
+            credit: Credit::new(legs_max),
+        }
     }
 
     /// Who proved to be at the other end.
@@ -87,7 +96,7 @@ impl Carrier {
     /// The carrier ended.
     pub async fn open_leg(&self) -> Result<Leg, CarrierEnd> {
         let (send, recv) = self.connection.open_bi().await?;
-        Ok(Leg::new(send, recv))
+        Ok(Leg::new(send, recv, None))
     }
 
     /// Takes the next leg that the peer opened. Cancel-safe.
@@ -96,7 +105,11 @@ impl Carrier {
     /// The carrier ended.
     pub async fn accept_leg(&self) -> Result<Leg, CarrierEnd> {
         let (send, recv) = self.connection.accept_bi().await?;
-        Ok(Leg::new(send, recv))
+        let (place, grown) = self.credit.opened();
+        if let Some(limit) = grown {
+            self.limit_legs(limit);
+        }
+        Ok(Leg::new(send, recv, Some(place)))
     }
 
     /// The smoothed round-trip time.
@@ -119,14 +132,19 @@ impl Carrier {
         }
     }
 
-    /// Changes how many legs the peer may have open at once.
+    /// Changes how many legs the peer may have open at once. It is told of more only as it needs them.
     pub fn set_legs_max(&self, legs_max: u32) {
+        self.limit_legs(self.credit.set_max(legs_max));
+    }
+
+    fn limit_legs(&self, limit: u32) {
         self.connection
-            .set_max_concurrent_bi_streams(VarInt::from_u32(legs_max.saturating_add(1)));
+            .set_max_concurrent_bi_streams(VarInt::from_u32(limit.saturating_add(1)));
     }
 
     /// Ends the carrier and all its legs at once.
     pub fn close(&self, code: RefusalCode) {
+        Closing::begin_of(&self.connection);
         self.connection
             .close(VarInt::from_u32(code.number().into()), code.as_str().as_bytes());
     }

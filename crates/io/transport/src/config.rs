@@ -1,11 +1,12 @@
 //! How a carrier behaves: windows, timers, packet sizes.
 
+use crate::closing::Closing;
+use crate::credit::LEGS_FIRST;
+use crate::ids::{self, Ids};
 use crate::listen::BindError;
 use aws_lc_rs::hmac;
 use fairlead_hop::liveness;
-use quinn::congestion::CubicConfig;
 use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,8 @@ pub struct CarrierConfig {
     /// allows more throughput on long paths and costs more memory and more queueing delay.
     pub leg_window_bytes: u32,
     /// Legs that the peer may have open at once. Default 8,192: every leg of a node that holds
-    /// 2,000 idle tunnels, with room for those of its other links.
+    /// 2,000 idle tunnels, with room for those of its other links. The peer is told of 1,024, and of
+    /// more as it comes near its limit: each costs some 90 bytes, open or not.
     pub legs_max: u32,
     /// Silence that ends the carrier. Default 60 s: a stopped process keeps its carriers for that
     /// long (F-06). Who is dead sooner is decided above it ([`fairlead_hop::liveness`]).
@@ -66,12 +68,13 @@ const TCP_BACKLOG: i32 = 1_024;
 const FREE_TRIES: usize = 32;
 
 impl CarrierConfig {
-    pub(crate) fn quic(&self) -> TransportConfig {
+    /// The settings of quinn, for an endpoint that ends by `closing`.
+    pub(crate) fn quic(&self, closing: &Closing) -> TransportConfig {
         let mut config = TransportConfig::default();
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(DATAGRAM_LEN_MAX);
         config
-            .max_concurrent_bidi_streams(VarInt::from_u32(self.legs_max.saturating_add(1)))
+            .max_concurrent_bidi_streams(VarInt::from_u32(self.legs_max.min(LEGS_FIRST).saturating_add(1)))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .stream_receive_window(VarInt::from_u32(self.leg_window_bytes))
@@ -82,7 +85,7 @@ impl CarrierConfig {
             .keep_alive_interval(Some(self.keep_alive))
             .initial_rtt(INITIAL_RTT)
             .mtu_discovery_config(Some(mtu))
-            .congestion_controller_factory(Arc::new(CubicConfig::default()));
+            .congestion_controller_factory(closing.controllers());
         config
     }
 }
@@ -110,33 +113,26 @@ impl ResetKey {
 
     /// Endpoint settings that follow from the key.
     pub(crate) fn endpoint(&self) -> EndpointConfig {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
-        // Without this, packets of lost connections fail the id's own check and get no reset.
-        let mut id_key = [0; 8];
-        let tag = hmac::sign(&key, b"fairlead connection ids");
-        for (to, from) in id_key.iter_mut().zip(tag.as_ref()) {
-            *to = *from;
-        }
-        let id_key = u64::from_be_bytes(id_key);
-        let mut config = EndpointConfig::new(Arc::new(key));
-        config
-            .min_reset_interval(RESET_INTERVAL)
-            .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
-        accept_large(&mut config);
-        config
+        endpoint(hmac::Key::new(hmac::HMAC_SHA256, &self.0))
     }
 }
 
 /// Endpoint settings of a dialler: its connections die with it.
 pub(crate) fn dialler_endpoint() -> EndpointConfig {
-    let mut config = EndpointConfig::default();
-    accept_large(&mut config);
-    config
+    endpoint(ids::random_key())
 }
 
-fn accept_large(config: &mut EndpointConfig) {
+fn endpoint(key: hmac::Key) -> EndpointConfig {
+    // Without a key of its own, packets of lost connections fail the id's own check and get no reset.
+    let tag = hmac::sign(&key, b"fairlead connection ids");
+    let of_ids = hmac::Key::new(hmac::HMAC_SHA256, tag.as_ref());
+    let mut config = EndpointConfig::new(Arc::new(key));
+    config
+        .min_reset_interval(RESET_INTERVAL)
+        .cid_generator(move || Box::new(Ids::new(of_ids.clone())));
     // In range by the constant above; the default stays otherwise.
     let _ = config.max_udp_payload_size(DATAGRAM_LEN_MAX);
+    config
 }
 
 /// A UDP socket with room for bursts. An IPv6 wildcard takes IPv4 as well.

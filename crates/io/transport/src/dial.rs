@@ -1,6 +1,7 @@
 //! Dialling a relay.
 
 use crate::carrier::{Carrier, CarrierEnd};
+use crate::closing::Closing;
 use crate::config::{CarrierConfig, bind_udp, dialler_endpoint};
 use crate::tls::{IdentityMismatch, MemberTls, NO_NAME, Peer, TlsError, VerifyFault};
 use fairlead_model::address::Host;
@@ -35,6 +36,8 @@ pub struct Dialler {
     endpoint: quinn::Endpoint,
     tls: Arc<MemberTls>,
     transport: Arc<quinn::TransportConfig>,
+    closing: Closing,
+    legs_max: u32,
 }
 
 /// What became of one address.
@@ -123,12 +126,15 @@ impl Dialler {
         let socket = bind_udp((Ipv6Addr::UNSPECIFIED, 0).into())
             .or_else(|_| bind_udp((Ipv4Addr::UNSPECIFIED, 0).into()))
             .map_err(DialError::Socket)?;
+        let closing = Closing::default();
         let endpoint = quinn::Endpoint::new(dialler_endpoint(), None, socket, Arc::new(quinn::TokioRuntime))
             .map_err(DialError::Socket)?;
         Ok(Self {
             endpoint,
             tls,
-            transport: Arc::new(config.quic()),
+            transport: Arc::new(config.quic(&closing)),
+            closing,
+            legs_max: config.legs_max,
         })
     }
 
@@ -200,6 +206,7 @@ impl Dialler {
 
     /// Closes every carrier and waits a moment for the peers to hear of it.
     pub async fn close(&self) {
+        self.closing.begin();
         self.endpoint
             .close(crate::LegCode::CANCELLED.0.try_into().unwrap_or_default(), b"bye");
         let _ = tokio::time::timeout(CLOSE_WAIT, self.endpoint.wait_idle()).await;
@@ -224,7 +231,7 @@ impl Dialler {
             .map_err(AttemptError::Unusable)?
             .await;
         match (connection, verifier.take_fault()) {
-            (Ok(connection), _) => Ok(Carrier::new(connection, expect)),
+            (Ok(connection), _) => Ok(Carrier::new(connection, expect, self.legs_max)),
             (Err(_), Some(VerifyFault::Mismatch(mismatch))) => Err(AttemptError::Identity(mismatch)),
             (Err(_), Some(fault @ (VerifyFault::Chain(_) | VerifyFault::NoIdentity(_)))) => {
                 Err(AttemptError::Certificate(fault.to_string()))

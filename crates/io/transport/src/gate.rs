@@ -1,9 +1,11 @@
 //! Bounds on handshakes in progress, in total and per address (F-10): where one is reached, the
-//! oldest makes room for the newest.
+//! oldest makes room for the newest. Who has just come keeps its place for a moment, long enough for an
+//! honest handshake; where all are that new, the next one waits.
 
 use fairlead_room::{Place, Room, accountable};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
 const RETRY_FROM: usize = 64;
@@ -11,11 +13,20 @@ const RETRY_FROM: usize = 64;
 /// would use up an honest node's share.
 const RETRY_FROM_ADDRESS: usize = 4;
 
+/// How long a newcomer keeps its place whatever comes behind it, as on 8443: a handshake of an honest
+/// peer is two round trips, and 512 places change hands 2,000 times a second all the same.
+const GRACE: Duration = Duration::from_millis(250);
+/// How often a waiting arrival looks for a place: those of handshakes that end are given back sooner
+/// than any grace.
+const PLACE_CHECK_EVERY: Duration = Duration::from_millis(10);
+
 /// What a listener has done to peers, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListenerStats {
     /// Handshakes in progress.
     pub pending: usize,
+    /// How many there may be.
+    pub pending_max: usize,
     /// Peers told to prove their address first.
     pub retried: u64,
     /// Handshakes that a bound ended.
@@ -26,13 +37,15 @@ pub struct ListenerStats {
 #[derive(Debug)]
 pub(crate) struct Gate {
     room: Room<IpAddr>,
+    max: usize,
     retried: AtomicU64,
 }
 
 impl Gate {
     pub(crate) fn new(handshakes_max: usize, per_address_max: usize) -> Self {
         Self {
-            room: Room::new(handshakes_max, per_address_max),
+            room: Room::with_grace(handshakes_max, per_address_max, GRACE),
+            max: handshakes_max,
             retried: AtomicU64::new(0),
         }
     }
@@ -44,30 +57,85 @@ impl Gate {
     pub(crate) fn stats(&self) -> ListenerStats {
         ListenerStats {
             pending: self.room.len(),
+            pending_max: self.max,
             retried: self.retried.load(Ordering::Relaxed),
             refused: self.room.evicted(),
         }
     }
 
     /// A place for a peer that has proved its address, or that comes while nothing is busy; without
-    /// one it must prove it first, which is counted.
-    pub(crate) fn admit(&self, from: IpAddr, validated: bool) -> Option<Place<IpAddr>> {
+    /// one it must prove it first, which is counted. Cancel-safe.
+    pub(crate) async fn admit(&self, from: IpAddr, validated: bool) -> Option<Place<IpAddr>> {
         let address = accountable(from);
         let is_busy = self.room.len() >= RETRY_FROM || self.room.held_by(&address) >= RETRY_FROM_ADDRESS;
         if is_busy && !validated {
             self.retried.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(self.room.enter(address))
+        Some(self.enter(from).await)
     }
 
-    /// A place for a peer whose address the system has proved.
-    pub(crate) fn enter(&self, from: IpAddr) -> Place<IpAddr> {
-        self.room.enter(accountable(from))
+    /// A place for a peer whose address is proved; waits where all are new, at most for the grace: who
+    /// comes behind it waits in the socket's queue. Cancel-safe.
+    pub(crate) async fn enter(&self, from: IpAddr) -> Place<IpAddr> {
+        let address = accountable(from);
+        loop {
+            match self.room.try_enter(address, Instant::now()) {
+                Ok(place) => return place,
+                Err(all) => tokio::time::sleep(all.wait.min(PLACE_CHECK_EVERY)).await,
+            }
+        }
     }
 
     /// Takes a place away for something that is short elsewhere; whether there was one.
     pub(crate) fn make_room(&self) -> bool {
         self.room.make_room()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn address(n: u8) -> IpAddr {
+        Ipv4Addr::new(127, 0, 1, n).into()
+    }
+
+    /// F-10: a newcomer has its moment however many come behind it, and they wait no longer than that;
+    /// one that holds many places has none.
+    #[tokio::test]
+    async fn a_newcomer_keeps_its_place_for_a_moment() {
+        let gate = Gate::new(6, 64);
+        let began = Instant::now();
+        let first = gate.enter(address(1)).await;
+        let mut held = Vec::new();
+        for n in 2..=6 {
+            held.push(gate.enter(address(n)).await);
+        }
+        assert!(began.elapsed() < GRACE, "{:?}", began.elapsed());
+        let next = gate.enter(address(7)).await;
+        assert!(began.elapsed() >= GRACE, "{:?}", began.elapsed());
+        assert!(first.is_evicted() && !next.is_evicted());
+        assert_eq!((gate.stats().pending, gate.stats().refused), (6, 1));
+        // A place that is given back is taken at once.
+        let waiting = Instant::now();
+        drop(next);
+        let next = gate.enter(address(8)).await;
+        assert!(waiting.elapsed() < GRACE && !next.is_evicted());
+    }
+
+    /// F-10: who fills the room alone pays at once, with its own oldest.
+    #[tokio::test]
+    async fn one_address_that_holds_many_makes_room_at_once() {
+        let gate = Gate::new(6, 64);
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            held.push(gate.enter(address(1)).await);
+        }
+        let began = Instant::now();
+        let other = gate.enter(address(2)).await;
+        assert!(began.elapsed() < GRACE, "{:?}", began.elapsed());
+        assert!(held[0].is_evicted() && !held[1].is_evicted() && !other.is_evicted());
     }
 }

@@ -1,6 +1,7 @@
 //! One byte pipe on a carrier.
 
 use crate::carrier::CarrierEnd;
+use crate::credit::LegPlace;
 use bytes::{Buf, Bytes, BytesMut};
 use fairlead_hop::frame::{DecodeError, Decoded, EncodeError, Frame};
 use fairlead_model::RefusalCode;
@@ -8,6 +9,7 @@ use quinn::{ReadError, VarInt, WriteError};
 use std::fmt;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -30,6 +32,7 @@ pub struct Leg {
 pub struct LegSend {
     stream: quinn::SendStream,
     ended: bool,
+    _place: Option<Arc<LegPlace>>,
 }
 
 /// The receiving direction of a leg. Dropped before its end, it tells the peer to stop.
@@ -39,6 +42,7 @@ pub struct LegRecv {
     /// Bytes read from the stream and not taken yet: what came behind a frame, or part of one.
     held: Bytes,
     ended: bool,
+    _place: Option<Arc<LegPlace>>,
 }
 
 /// Why one direction of a leg was cut off.
@@ -134,16 +138,20 @@ impl fmt::Display for LegCode {
 }
 
 impl Leg {
-    pub(crate) fn new(send: quinn::SendStream, recv: quinn::RecvStream) -> Self {
+    /// `place` is that of a leg of the peer's.
+    pub(crate) fn new(send: quinn::SendStream, recv: quinn::RecvStream, place: Option<LegPlace>) -> Self {
+        let place = place.map(Arc::new);
         Self {
             send: LegSend {
                 stream: send,
                 ended: false,
+                _place: place.clone(),
             },
             recv: LegRecv {
                 stream: recv,
                 held: Bytes::new(),
                 ended: false,
+                _place: place,
             },
         }
     }

@@ -10,9 +10,12 @@
 //! This crate moves bytes and checks identities; it decides nothing about who may reach what.
 
 mod carrier;
-pub mod config;
+pub mod closing;
+mod config;
+mod credit;
 mod dial;
 mod gate;
+mod ids;
 mod knock;
 mod leg;
 mod listen;

@@ -5,6 +5,7 @@
 //! address and in time (F-10).
 
 use crate::carrier::{Carrier, CarrierEnd, canonical};
+use crate::closing::Closing;
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
 use crate::gate::{Gate, ListenerStats};
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
@@ -115,6 +116,7 @@ pub enum AcceptError {
 #[derive(Debug)]
 pub struct Listener {
     endpoint: quinn::Endpoint,
+    closing: Closing,
     template: quinn::ServerConfig,
     /// What a peer may have once it has proved who it is.
     legs_max: AtomicU32,
@@ -157,9 +159,10 @@ impl Listener {
             .server_config(Peer::AnyMember, fairlead_hop::ALPN)
             .map_err(BindError::Tls)?;
         let crypto = QuicServerConfig::try_from(rustls).map_err(BindError::Quic)?;
+        let closing = Closing::default();
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server
-            .transport_config(Arc::new(of_stranger(&config.carrier).quic()))
+            .transport_config(Arc::new(of_stranger(&config.carrier).quic(&closing)))
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
@@ -176,6 +179,7 @@ impl Listener {
         })?;
         Ok(Self {
             endpoint,
+            closing,
             template,
             legs_max: AtomicU32::new(config.carrier.legs_max),
             tls,
@@ -194,12 +198,13 @@ impl Listener {
         self.endpoint.local_addr()
     }
 
-    /// The next peer that passes the bounds; `None` once the listener is closed. Cancel-safe.
+    /// The next peer that passes the bounds; `None` once the listener is closed. Cancelled, it may turn
+    /// away one peer, which tries again.
     pub async fn accept(&self) -> Option<Arriving> {
         loop {
             let incoming = self.endpoint.accept().await?;
             let validated = incoming.remote_address_validated();
-            let Some(place) = self.gate.admit(incoming.remote_address().ip(), validated) else {
+            let Some(place) = self.gate.admit(incoming.remote_address().ip(), validated).await else {
                 // Only fails for a peer that has proved its address, which is not asked again.
                 let _ = incoming.retry();
                 continue;
@@ -216,7 +221,7 @@ impl Listener {
     /// Changes how later carriers behave.
     pub fn set_carrier(&self, carrier: &CarrierConfig) {
         let mut server = self.template.clone();
-        server.transport_config(Arc::new(of_stranger(carrier).quic()));
+        server.transport_config(Arc::new(of_stranger(carrier).quic(&self.closing)));
         self.legs_max.store(carrier.legs_max, Ordering::Relaxed);
         self.endpoint.set_server_config(Some(server));
     }
@@ -234,6 +239,7 @@ impl Listener {
 
     /// Takes no more peers and closes every carrier with `code`.
     pub fn close(&self, code: RefusalCode) {
+        self.closing.begin();
         self.endpoint
             .close(u32::from(code.number()).into(), code.as_str().as_bytes());
     }
@@ -272,14 +278,14 @@ impl Arriving {
             .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
             .ok_or(AcceptError::NoCertificate)?;
         let (peer, _) = identity_of_chain(&chain, self.tls.domain()).map_err(AcceptError::Certificate)?;
-        let carrier = Carrier::new(connection, peer);
+        let carrier = Carrier::new(connection, peer, self.legs_max.min(LEGS_OF_STRANGER_MAX));
         carrier.set_legs_max(self.legs_max);
         Ok(carrier)
     }
 }
 
-/// The carrier of somebody who has proven nothing: quinn keeps a hundred bytes for each leg that its
-/// peer may open, some 750 KiB for the default of 8,192 (F-10).
+/// The carrier of somebody who has proven nothing: quinn keeps some 90 bytes for each leg that its peer
+/// may open (F-10).
 fn of_stranger(carrier: &CarrierConfig) -> CarrierConfig {
     CarrierConfig {
         legs_max: carrier.legs_max.min(LEGS_OF_STRANGER_MAX),

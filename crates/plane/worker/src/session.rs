@@ -56,6 +56,22 @@ enum SessionEnd {
 }
 
 impl SessionEnd {
+    /// Whether the member is to know why, whatever else is lost: what it does next depends on it.
+    const fn is_dismissal(&self) -> bool {
+        match self {
+            Self::Policy(_) | Self::Copy(_) | Self::Fault(_) => true,
+            Self::Closed(_)
+            | Self::Stopped
+            | Self::Carrier(_)
+            | Self::ControlEnded
+            | Self::Dead(_)
+            | Self::NoHello
+            | Self::Read(_)
+            | Self::Write(_)
+            | Self::NotReading => false,
+        }
+    }
+
     /// What the member is told.
     fn code(&self) -> RefusalCode {
         match self {
@@ -133,9 +149,30 @@ async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber, w
     let legs_max = settings.legs_per_node_max;
     carrier.set_legs_max(streams_max(&settings));
     let mut machine = RelayControl::new(relay.id, relay.process_boot, legs_max);
+    let end = converse(relay, carrier, number, &mut leg, &mut machine, wakes).await;
+    if end.is_dismissal() {
+        machine.close(end.code());
+        if flush(&mut leg, &mut machine).await.is_ok() {
+            // The reason must be there before the carrier goes: the packet that ends it is sent once,
+            // and may be lost.
+            leg.send.finish();
+            let _ = timeout(FAREWELL_MAX, leg.send.drained()).await;
+        }
+    }
+    end
+}
+
+async fn converse(
+    relay: &Arc<Relay>,
+    carrier: &Carrier,
+    number: SessionNumber,
+    leg: &mut Leg,
+    machine: &mut RelayControl,
+    wakes: &Wakes,
+) -> SessionEnd {
     let hello = timeout(HELLO_DEADLINE, async {
         while !machine.is_established() {
-            step(relay, carrier, number, &mut leg, &mut machine).await?;
+            step(relay, carrier, number, leg, machine).await?;
         }
         Ok(())
     });
@@ -171,8 +208,8 @@ async fn control_loop(
     relay: &Arc<Relay>,
     carrier: &Carrier,
     number: SessionNumber,
-    mut leg: Leg,
-    mut machine: RelayControl,
+    leg: &mut Leg,
+    machine: &mut RelayControl,
     wakes: &Wakes,
 ) -> SessionEnd {
     let mut changes = relay.policy.changes();
@@ -180,7 +217,7 @@ async fn control_loop(
     let mut told_to_drain = false;
     loop {
         let next = tokio::select! {
-            next = step(relay, carrier, number, &mut leg, &mut machine) => next,
+            next = step(relay, carrier, number, leg, machine) => next,
             changed = changes.changed() => {
                 // The keeper lives as long as the relay: its end cannot come before this loop's.
                 let _ = changed;
@@ -196,31 +233,22 @@ async fn control_loop(
                 None => { leave_at = None; Ok(()) }
             },
             () = wakes.probe.notified() => match machine.probe() {
-                Ok(()) => flush(&mut leg, &mut machine).await,
+                Ok(()) => flush(leg, machine).await,
                 Err(fault) => Err(SessionEnd::Fault(fault)),
             },
-            () = wakes.withdrawn.notified() => match tell_withdrawn(relay, number, &mut machine) {
-                Ok(()) => flush(&mut leg, &mut machine).await,
+            () = wakes.withdrawn.notified() => match tell_withdrawn(relay, number, machine) {
+                Ok(()) => flush(leg, machine).await,
                 Err(fault) => Err(SessionEnd::Fault(fault)),
             },
             () = relay.stopping.cancelled(), if !told_to_drain => {
                 told_to_drain = true;
                 match machine.drain_notice() {
-                    Ok(()) => flush(&mut leg, &mut machine).await,
+                    Ok(()) => flush(leg, machine).await,
                     Err(fault) => Err(SessionEnd::Fault(fault)),
                 }
             }
         };
         if let Err(end) = next {
-            if let SessionEnd::Policy(code) = end {
-                machine.close(code);
-                if flush(&mut leg, &mut machine).await.is_ok() {
-                    // The reason must be there before the carrier goes: the packet that ends it is sent
-                    // once, and a member that answers late finds a worker that knows it no more.
-                    leg.send.finish();
-                    let _ = timeout(FAREWELL_MAX, leg.send.drained()).await;
-                }
-            }
             return end;
         }
     }

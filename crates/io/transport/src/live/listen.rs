@@ -94,7 +94,8 @@ impl LiveListener {
         })
     }
 
-    /// The next peer; where there are too many, an older one makes room. Cancel-safe.
+    /// The next peer; where there are too many, an older one makes room. Cancelled, it may drop one
+    /// connection, whose peer tries again.
     ///
     /// # Errors
     /// The system gives no connection at this moment: it has no descriptor left, say. Call again
@@ -120,7 +121,7 @@ impl LiveListener {
                 config: Arc::clone(&self.config),
                 tls: Arc::clone(&self.tls),
                 // It has answered a SYN-ACK: its address is its own.
-                place: self.gate.enter(remote.ip()),
+                place: self.gate.enter(remote.ip()).await,
             });
         }
     }

@@ -1,7 +1,7 @@
 //! Carriers and legs: bytes, ends, restarts.
 
 use super::{Bench, SOON, dialler, listener, node_id, relay_id, soon};
-use crate::{CarrierEnd, LegCode, LegError};
+use crate::{Carrier, CarrierEnd, Leg, LegCode, LegError};
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Ping};
 use fairlead_model::{HostPort, Identity, RefusalCode};
@@ -300,4 +300,52 @@ async fn closes_carry_their_code() {
         CarrierEnd::Peer(RefusalCode::UnknownNode.into())
     );
     assert_eq!(relay.end(), Some(CarrierEnd::Local));
+}
+
+/// Leaves bytes on many legs that fill the congestion window many times over: what is left of them is
+/// pending when the carrier is closed.
+async fn fill(from: &Carrier) -> Vec<Leg> {
+    let mut legs = Vec::new();
+    for _ in 0..32 {
+        let mut leg = soon(from.open_leg()).await.unwrap();
+        soon(leg.send.write_all(&[7; 200_000])).await.unwrap();
+        legs.push(leg);
+    }
+    legs
+}
+
+/// R-REV-01, R-ADM-05: a close reaches its peer with its code in the midst of bulk that the congestion
+/// window holds back, whichever end closes and whether it closes one carrier or all.
+#[tokio::test]
+async fn a_close_is_not_held_back_by_bulk() {
+    for round in 0..4 {
+        let bench = Bench::new();
+        let (node, relay) = soon(bench.carriers()).await;
+        let began = Instant::now();
+        let (end, code) = match round {
+            0 => {
+                let _legs = fill(&relay).await;
+                relay.close(RefusalCode::UnknownNode);
+                (soon(node.closed()).await, RefusalCode::UnknownNode.into())
+            }
+            1 => {
+                let _legs = fill(&node).await;
+                node.close(RefusalCode::TooMany);
+                (soon(relay.closed()).await, RefusalCode::TooMany.into())
+            }
+            2 => {
+                let _legs = fill(&relay).await;
+                bench.listener.close(RefusalCode::ShuttingDown);
+                bench.listener.drained(SOON).await;
+                (soon(node.closed()).await, RefusalCode::ShuttingDown.into())
+            }
+            _ => {
+                let _legs = fill(&node).await;
+                bench.dialler.close().await;
+                (soon(relay.closed()).await, LegCode::CANCELLED)
+            }
+        };
+        assert_eq!(end, CarrierEnd::Peer(code), "round {round}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
 }

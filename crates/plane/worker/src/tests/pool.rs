@@ -489,12 +489,10 @@ impl Node {
         })
     }
 
-    /// Waits until the worker has closed the carrier, with `code`. A process that was stalled may find
-    /// the close and a stateless reset in one batch, and is then told of the second alone.
+    /// Waits until the worker has closed the carrier, with `code`.
     pub(super) async fn closed_by(&self, code: RefusalCode) {
         let end = soon(self.carrier.closed()).await;
-        let known = [CarrierEnd::Peer(code.into()), CarrierEnd::Restarted];
-        assert!(known.contains(&end), "{end:?}");
+        assert_eq!(end, CarrierEnd::Peer(code.into()));
     }
 
     /// The reason that the worker gives for its end of the session.
