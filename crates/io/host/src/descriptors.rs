@@ -66,7 +66,7 @@ pub fn is_of_reserve(descriptor: BorrowedFd<'_>) -> bool {
 }
 
 /// How many of `limit` traffic may take.
-const fn traffic_max(limit: u64) -> u64 {
+pub(crate) const fn traffic_max(limit: u64) -> u64 {
     let share = limit / RESERVE_SHARE;
     limit - if share < RESERVE_MAX { share } else { RESERVE_MAX }
 }

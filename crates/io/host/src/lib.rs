@@ -8,7 +8,7 @@ mod clock;
 pub mod descriptors;
 pub mod file;
 mod fingerprint;
-mod headroom;
+pub mod headroom;
 mod lock;
 pub mod member;
 mod memory;

@@ -106,6 +106,8 @@ pub(crate) struct Opening<'a> {
     early: Vec<u8>,
     ambiguous: bool,
     failure: OpenFailure,
+    /// A relay has said that the publisher announced its restart.
+    announced: bool,
     started: Instant,
     hold_until: Instant,
 }
@@ -134,6 +136,7 @@ impl<'a> Opening<'a> {
             early: Vec::new(),
             ambiguous: false,
             failure: OpenFailure::NoRelay,
+            announced: false,
             started,
             hold_until: started + HOLD,
         }
@@ -264,13 +267,21 @@ impl<'a> Opening<'a> {
     }
 
     fn judge(&mut self, error: &AttemptError) -> Stop {
-        self.failure = OpenFailure::Refused(error.code());
-        if error.code() == RefusalCode::EndpointRestarting {
+        let code = error.code();
+        if code == RefusalCode::EndpointRestarting {
             // Its retry-after is the latest time, not the likely one: the publisher is asked for in
             // every round.
             self.hold_until = self.hold_until.max(self.started + HOLD_RESTARTING);
+            self.announced = true;
+            self.failure = OpenFailure::Refused(code);
             return Stop::Next(None);
         }
+        // A relay forgets the announcement when its time is over, and others never heard of it: what
+        // the open came to nothing for is the restart (F-08).
+        self.failure = OpenFailure::Refused(match code {
+            RefusalCode::NotRegistered if self.announced => RefusalCode::EndpointRestarting,
+            code => code,
+        });
         match error.class() {
             RetryClass::Never => Stop::Said(self.failure),
             RetryClass::Elsewhere => Stop::Next(None),

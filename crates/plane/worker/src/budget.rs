@@ -66,6 +66,16 @@ impl Budget {
         })
     }
 
+    /// The most that one node uses of `what`.
+    pub(crate) fn most(&self, what: Use) -> usize {
+        let mut nodes = self.lock();
+        nodes
+            .values_mut()
+            .map(|counts| *counts.of(what))
+            .max()
+            .unwrap_or(0)
+    }
+
     /// How many units of `what` a node uses.
     pub(crate) fn used(&self, node: NodeId, what: Use) -> usize {
         *self.lock().get(&node).copied().unwrap_or_default().of(what)

@@ -279,6 +279,7 @@ fn watch_numbers(relay: &Arc<Relay>, registry: &Metrics) {
         metric::set(&m.handshakes_retried, handshakes.retried);
         metric::set(&m.handshakes_refused, handshakes.refused + live.refused);
         m.live_tunnels.set(gauge(relay.tunnels.len() as u64));
+        m.limits(&relay.limits_used());
         let (admission, now) = (relay.policy.current(), relay.policy.now());
         m.policy_revision
             .set(gauge(admission.head().map_or(0, |head| head.revision.0)));

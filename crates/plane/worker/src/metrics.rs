@@ -31,6 +31,7 @@ pub(crate) struct WorkerMetrics {
     registrations_refused: ByLabel,
     liveness_lost: ByLabel,
     sessions_dead: ByLabel,
+    limit_used: Family<Vec<(&'static str, &'static str)>, SecondsGauge>,
 }
 
 /// Why an OPEN came to nothing although the relay admitted it.
@@ -170,8 +171,23 @@ impl WorkerMetrics {
         ] {
             registry.register_by(name, label, help, family.clone());
         }
+        registry.register_by(
+            "limit_used_ratio",
+            &["limit"],
+            "How much of a bound is in use, 1 is all; of what is bounded per node, the busiest one's",
+            m.limit_used.clone(),
+        );
         registry.watch_process(process);
         m
+    }
+
+    /// What is in use of each bound.
+    pub(crate) fn limits(&self, shares: &[(&'static str, f64)]) {
+        for (limit, share) in shares {
+            self.limit_used
+                .get_or_create(&vec![("limit", *limit)])
+                .set(*share);
+        }
     }
 
     pub(crate) fn refused(&self, code: RefusalCode) {

@@ -175,6 +175,7 @@ async fn open(
             }));
         }
         Served::Nobody => return Err(RefusalCode::NotRegistered.into()),
+        Served::Unknown => return Err(RefusalCode::UnknownEndpoint.into()),
     };
     let place = relay.tunnels.add(LiveTunnel {
         route: open.route,

@@ -3,12 +3,13 @@
 use arc_swap::ArcSwap;
 use fairlead_host::member::{MemberError, MemberFolder};
 use fairlead_host::{Clock, StateError, StateFile};
-use fairlead_model::{ProcessBootId, RelayId};
+use fairlead_model::{MonoTime, ProcessBootId, RelayId};
 use fairlead_rpc::signed;
 use fairlead_telemetry::chain;
 use fairlead_trust::admission::{Applied, ApplyRefused, HostBoot, Now, SNAPSHOT_LEN_MAX};
 use fairlead_trust::{KeyError, Keyring, RelayAdmission, VerifyingKey};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tracing::{info, warn};
@@ -26,6 +27,8 @@ pub(crate) struct PolicyKeeper {
     keys: ArcSwap<Keyring>,
     admission: ArcSwap<RelayAdmission>,
     applying: AsyncMutex<()>,
+    /// When the revision in force came, in nanoseconds of the clock's monotonic time.
+    revision_since: AtomicU64,
     changed: watch::Sender<u64>,
     refused: Mutex<String>,
 }
@@ -90,6 +93,7 @@ impl PolicyKeeper {
             wall: clock.wall(),
             boot: clock.boot(),
         };
+        let now_mono = clock.mono().0;
         let admission = match file.load()? {
             None => RelayAdmission::new(relay, boot),
             Some(bytes) => signed::restore_admission(&bytes, &keys, relay, boot, now).map_err(|source| {
@@ -106,6 +110,7 @@ impl PolicyKeeper {
             keys: ArcSwap::from_pointee(keys),
             admission: ArcSwap::from_pointee(admission),
             applying: AsyncMutex::new(()),
+            revision_since: AtomicU64::new(now_mono),
             changed: watch::channel(0).0,
             refused: Mutex::default(),
         })
@@ -114,6 +119,11 @@ impl PolicyKeeper {
     /// The value in force.
     pub(crate) fn current(&self) -> Arc<RelayAdmission> {
         self.admission.load_full()
+    }
+
+    /// Since when the policy's revision is in force; renewed leases change nothing of it.
+    pub(crate) fn in_force_since(&self) -> MonoTime {
+        MonoTime(self.revision_since.load(Ordering::Relaxed))
     }
 
     /// Both clocks.
@@ -191,6 +201,10 @@ impl PolicyKeeper {
                         lease = head.lease_seq.0,
                         "policy in force"
                     );
+                }
+                let of = |held: &RelayAdmission| held.head().map(|head| (head.epoch, head.revision));
+                if of(&next) != of(&self.current()) {
+                    self.revision_since.store(self.clock.mono().0, Ordering::Relaxed);
                 }
                 self.admission.store(Arc::new(next));
                 self.changed.send_modify(|count| *count = count.wrapping_add(1));

@@ -1,23 +1,27 @@
 //! What all sessions and tunnels of a worker share.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Use};
 use crate::grants::Grants;
 use crate::metrics::WorkerMetrics;
 use crate::policy::PolicyKeeper;
 use crate::told;
 use crate::tunnels::Tunnels;
 use fairlead_hop::liveness::BindRefusal;
-use fairlead_hop::{Hello, Lookup, Register, Registry, RegistryFault};
+use fairlead_hop::{Hello, Lookup, REGISTRATIONS_PER_SESSION_MAX, Register, Registry, RegistryFault};
+use fairlead_host::headroom::{share, used_shares};
 use fairlead_host::{Clock, MemoryWatch};
-use fairlead_model::{EndpointId, Identity, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId};
+use fairlead_model::{
+    EndpointId, Identity, MonoTime, NodeId, ProcessBootId, RefusalCode, RelayId, SessionId,
+};
 use fairlead_rpc::pb;
 use fairlead_transport::{Carrier, CarrierConfig, Listener, LiveBinding, LiveListener};
 use fairlead_trust::RelaySettings;
 use fairlead_trust::admission::LiveVerdict;
 use fairlead_trust::{RunVerdict, Runs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +35,10 @@ const SESSIONS_PER_MEMBER_MAX: usize = 4;
 /// Nodes that a report names of which two processes came: more are no accident, and one is enough to
 /// look.
 const CLONED_MAX: usize = 64;
+
+/// A publisher that has been here for so long under the same policy, and has not asked for an endpoint,
+/// does not publish it: its own policy and its registrations had the time that R-POL-10 gives them.
+const UNASKED_MIN: Duration = Duration::from_secs(10);
 
 /// Names a hop session within the worker's run; later ones are higher.
 pub(crate) type SessionNumber = u64;
@@ -70,8 +78,10 @@ struct Sessions {
 #[derive(Debug)]
 struct Session {
     carrier: Carrier,
-    /// The session's id and the member's run, once it has greeted.
-    greeted: Option<(SessionId, ProcessBootId)>,
+    /// Once the member has greeted.
+    greeted: Option<Greeted>,
+    /// Endpoints that it asked to register, refused ones too, and has not said goodbye to.
+    asked: BTreeSet<EndpointId>,
     restarting: bool,
     to: ToSession,
     /// Registrations that it has no more, by endpoint: a newer session has taken them over, or the
@@ -85,6 +95,15 @@ impl Session {
         self.withdrawn.insert(held.endpoint, held);
         self.to.withdrawn.notify_one();
     }
+}
+
+/// What a greeting told.
+#[derive(Debug, Clone, Copy)]
+struct Greeted {
+    session: SessionId,
+    /// The member's run.
+    boot: ProcessBootId,
+    at: MonoTime,
 }
 
 /// How a session's loops are reached.
@@ -102,9 +121,11 @@ pub(crate) enum Served {
     /// Through this carrier.
     By(Carrier),
     /// Its daemon comes back soon; ask again after this (R-ADM-03).
-    Restarting(std::time::Duration),
-    /// Nowhere here.
+    Restarting(Duration),
+    /// Nowhere here; the publisher may be on its way.
     Nobody,
+    /// Nowhere: the publisher is here, and does not publish it.
+    Unknown,
 }
 
 impl Relay {
@@ -152,6 +173,7 @@ impl Relay {
             Session {
                 carrier: carrier.clone(),
                 greeted: None,
+                asked: BTreeSet::new(),
                 restarting: false,
                 to,
                 withdrawn: BTreeMap::new(),
@@ -181,12 +203,16 @@ impl Relay {
         let Some(session) = live.get_mut(&number) else {
             return Ok(());
         };
-        session.greeted = Some((hello.session, process_boot));
+        session.greeted = Some(Greeted {
+            session: hello.session,
+            boot: process_boot,
+            at: now,
+        });
         let remote = session.carrier.remote_address();
         let peer = session.carrier.peer();
         let lives = |boot| {
             live.values().any(|session| {
-                session.carrier.peer() == peer && session.greeted.is_some_and(|(_, its)| its == boot)
+                session.carrier.peer() == peer && session.greeted.is_some_and(|its| its.boot == boot)
             })
         };
         let verdict = runs
@@ -211,7 +237,7 @@ impl Relay {
         let dead = sessions.live.range(..number).filter(|(_, earlier)| {
             earlier.carrier.peer() == peer
                 && !earlier.restarting
-                && earlier.greeted.is_some_and(|(_, boot)| boot != process_boot)
+                && earlier.greeted.is_some_and(|its| its.boot != process_boot)
         });
         for (_, earlier) in dead {
             if let Some(suppressed) = told::session("new run") {
@@ -255,7 +281,7 @@ impl Relay {
         let sessions = self.lock();
         let session = sessions.live.values().find(|session| {
             session.carrier.peer() == binding.peer
-                && session.greeted.is_some_and(|(id, _)| id == binding.session)
+                && session.greeted.is_some_and(|its| its.session == binding.session)
         });
         match session {
             None => Err((binding, BindRefusal::NoSession)),
@@ -321,9 +347,21 @@ impl Relay {
         Ok(())
     }
 
+    /// A session asks for an endpoint, before anybody has judged it.
+    pub(crate) fn asked(&self, number: SessionNumber, endpoint: EndpointId) {
+        if let Some(session) = self.lock().live.get_mut(&number)
+            && session.asked.len() < REGISTRATIONS_PER_SESSION_MAX
+        {
+            session.asked.insert(endpoint);
+        }
+    }
+
     /// A goodbye to one endpoint.
     pub(crate) fn unregister(&self, number: SessionNumber, register: Register) {
         let mut sessions = self.lock();
+        if let Some(session) = sessions.live.get_mut(&number) {
+            session.asked.remove(&register.endpoint);
+        }
         sessions.registry.unregister(number, register);
         self.count(&sessions);
     }
@@ -339,8 +377,40 @@ impl Relay {
                 .map_or(Served::Nobody, |session| Served::By(session.carrier.clone())),
             Lookup::Restarting { until } => Served::Restarting(until.since(now)),
             // Registered by the endpoint's former publisher only.
-            Lookup::Served { .. } | Lookup::NotRegistered => Served::Nobody,
+            Lookup::Served { .. } | Lookup::NotRegistered => {
+                let settled = now.since(self.policy.in_force_since()) >= UNASKED_MIN;
+                if settled && sessions.leave_out(publisher, endpoint, now) {
+                    Served::Unknown
+                } else {
+                    Served::Nobody
+                }
+            }
         }
+    }
+
+    /// How near each bound is, as shares of 1; of what is bounded per node, the busiest one's
+    /// (R-UI-03).
+    pub(crate) fn limits_used(&self) -> Vec<(&'static str, f64)> {
+        let settings = self.policy.current().settings();
+        let mut most_sessions: BTreeMap<Identity, usize> = BTreeMap::new();
+        for session in self.lock().live.values() {
+            *most_sessions.entry(session.carrier.peer()).or_default() += 1;
+        }
+        let most_sessions = most_sessions.into_values().max().unwrap_or(0);
+        let (quic, live) = (self.listener.stats(), self.live_listener.stats());
+        let legs_max = settings.legs_per_node_max as usize;
+        let opens_max = settings.pending_opens_per_node_max as usize;
+        let mut shares = used_shares(&fairlead_host::resources());
+        for (limit, used, max) in [
+            ("legs_of_node", self.budget.most(Use::Leg), legs_max),
+            ("pending_opens_of_node", self.budget.most(Use::Pending), opens_max),
+            ("sessions_of_node", most_sessions, SESSIONS_PER_MEMBER_MAX),
+            ("handshakes_udp", quic.pending, quic.pending_max),
+            ("handshakes_tcp", live.pending, live.pending_max),
+        ] {
+            shares.push((limit, share(used as u64, max as u64)));
+        }
+        shares
     }
 
     /// How many sessions there are.
@@ -399,6 +469,25 @@ impl Relay {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.hop_sessions.set(gauge(sessions.live.len()));
         self.metrics.registrations.set(gauge(sessions.registry.len()));
+    }
+}
+
+impl Sessions {
+    /// Whether the publisher has been here for a while, and no session of it asks for the endpoint.
+    fn leave_out(&self, publisher: NodeId, endpoint: EndpointId, now: MonoTime) -> bool {
+        let its = || {
+            let of = Identity::Node(publisher);
+            self.live
+                .values()
+                .filter(move |session| session.carrier.peer() == of)
+        };
+        let has_settled = |session: &Session| {
+            !session.restarting
+                && session
+                    .greeted
+                    .is_some_and(|its| now.since(its.at) >= UNASKED_MIN)
+        };
+        its().any(has_settled) && !its().any(|session| session.asked.contains(&endpoint))
     }
 }
 

@@ -325,6 +325,7 @@ fn answer_registration(
     register: Register,
     machine: &mut RelayControl,
 ) -> Result<(), fairlead_hop::SessionFault> {
+    relay.asked(number, register.endpoint);
     match admit_registration(relay, carrier.peer(), number, register) {
         Ok(()) => {
             if let Some(suppressed) = told::session("registered") {

@@ -73,6 +73,48 @@ async fn refusals_have_their_codes() {
     assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::NotRegistered);
 }
 
+/// F-08: an endpoint that its publisher, who is here, has not asked for within 10 s is unknown for good;
+/// until then it may be on its way (R-NOD-02), and whenever it comes it is served.
+#[tokio::test]
+async fn an_endpoint_that_nobody_asks_for_is_unknown() {
+    let pool = Pool::new();
+    let mut worker = pool.start().await;
+    let policy = pool.policy(1);
+    worker.apply(pool.signed(&policy, 1, HOUR)).await.unwrap();
+    let alpha = Node::connect(&pool, worker.address, ALPHA).await;
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::NotRegistered);
+    let begun = Instant::now();
+    let beta = Node::connect(&pool, worker.address, BETA).await;
+    loop {
+        match code(alpha.open(pool.open()).await) {
+            RefusalCode::NotRegistered => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => break assert_eq!(other, RefusalCode::UnknownEndpoint),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    assert!(
+        begun.elapsed() >= Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    // A publisher whose registration is refused does publish it.
+    beta.want(&[(ENDPOINT, 7)]);
+    assert_eq!(beta.refused(ENDPOINT).await, RefusalCode::RegistrationMismatch);
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::NotRegistered);
+    beta.publish(&[(ENDPOINT, 1)]).await;
+    let (opened, _far) = tokio::join!(alpha.open(pool.open()), beta.accept());
+    opened.unwrap();
+    // A renewed lease is no new policy, a new revision begins the wait anew.
+    beta.want(&[]);
+    worker.apply(pool.signed(&policy, 2, HOUR)).await.unwrap();
+    let begun = Instant::now();
+    while code(alpha.open(pool.open()).await) != RefusalCode::UnknownEndpoint {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+    worker.apply(pool.signed(&pool.policy(2), 3, HOUR)).await.unwrap();
+    assert_eq!(code(alpha.open(pool.open()).await), RefusalCode::NotRegistered);
+}
+
 /// A relay that knows no policy admits nothing, and says why.
 #[tokio::test]
 async fn without_a_policy_nothing_is_admitted() {
