@@ -7,6 +7,7 @@ use crate::ledger::{Change, CommitError, Ledger};
 use crate::observed::Observed;
 use crate::publish::Published;
 use crate::record::{At, InstallationRecord, LeaderRecord, Text, TokenRecord, key};
+use crate::revocation::Revocations;
 use crate::state::{LoadError, State};
 use crate::token::hash;
 use crate::{api::Scope, audit::AuditNote};
@@ -97,6 +98,7 @@ pub(crate) struct Inner {
     pub(crate) observed: Observed,
     pub(crate) refusals: Refusals,
     pub(crate) published: Published,
+    pub(crate) revocations: Revocations,
     /// When this process opened it.
     pub(crate) started: MonoTime,
     pub(crate) term: LeaderTerm,
@@ -154,6 +156,7 @@ impl Control {
             bundle,
             ledger,
             observed: Observed::default(),
+            revocations: Revocations::default(),
             refusals: Refusals::default(),
             published: Published::default(),
             started,

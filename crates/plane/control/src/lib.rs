@@ -31,6 +31,7 @@ mod publish;
 pub mod readiness;
 mod reconcile;
 mod record;
+mod revocation;
 mod serve;
 mod session;
 pub mod setting;
@@ -51,5 +52,5 @@ pub use state::LoadError;
 
 /// Registers every metric of the control plane in `registry`, unset: for the reference page.
 pub fn describe_metrics(registry: &fairlead_telemetry::Metrics) {
-    let _ = metrics::ControlMetrics::register(registry);
+    let _ = metrics::ControlMetrics::register(registry, &revocation::Revocations::default());
 }

@@ -2,6 +2,7 @@
 
 use crate::api::{NodeState, NodeView, RelayState, RelayView, StatusView};
 use crate::control::Inner;
+use crate::revocation::Revocations;
 use crate::view::Viewer;
 use fairlead_model::WallTime;
 use fairlead_telemetry::metric::{Family, Gauge, SecondsGauge};
@@ -74,6 +75,7 @@ pub(crate) struct ControlMetrics {
     relay_ready: ByName<Gauge>,
     relay_connected: ByName<Gauge>,
     relay_policy_pending: ByName<Gauge>,
+    relay_revocations_pending: ByName<Gauge>,
     relay_lease_left: ByName<SecondsGauge>,
     node_ready: ByName<Gauge>,
     node_connected: ByName<Gauge>,
@@ -86,13 +88,15 @@ const BY_NODE: &[&str] = &["node"];
 
 impl ControlMetrics {
     /// Metrics that `registry` shows.
-    pub(crate) fn register(registry: &Metrics) -> Self {
+    pub(crate) fn register(registry: &Metrics, revocations: &Revocations) -> Self {
+        revocations.register(registry);
         let m = Self {
             rows: ROWS.iter().map(|_| Gauge::default()).collect(),
             failure_domains_ready: Gauge::default(),
             relay_ready: Family::default(),
             relay_connected: Family::default(),
             relay_policy_pending: Family::default(),
+            relay_revocations_pending: Family::default(),
             relay_lease_left: Family::default(),
             node_ready: Family::default(),
             node_connected: Family::default(),
@@ -125,6 +129,12 @@ impl ControlMetrics {
                 BY_RELAY,
                 "1 while the relay has not applied its newest policy: changes and revocations wait for it",
                 &m.relay_policy_pending,
+            ),
+            (
+                "relay_revocations_pending",
+                BY_RELAY,
+                "Revoked routes of which the relay has not said that it enforces the revocation",
+                &m.relay_revocations_pending,
             ),
             (
                 "node_ready",
@@ -193,6 +203,7 @@ impl ControlMetrics {
             &self.relay_ready,
             &self.relay_connected,
             &self.relay_policy_pending,
+            &self.relay_revocations_pending,
             &self.node_ready,
             &self.node_connected,
             &self.node_relays_reached,
@@ -207,6 +218,9 @@ impl ControlMetrics {
             put(&self.relay_connected, &label, connected);
             let pending = relay.policy.wanted.is_some() && relay.policy.wanted != relay.policy.applied;
             put(&self.relay_policy_pending, &label, pending);
+            self.relay_revocations_pending
+                .get_or_create(&label)
+                .set(count(inner.revocations.pending(relay.id) as u64));
             if let Some(end) = relay.policy.lease_not_after {
                 put_left(&self.relay_lease_left, &label, end, now);
             }

@@ -122,7 +122,7 @@ pub async fn serve(
     let stop = cancel.child_token();
     let _ends = stop.clone().drop_guard();
     if let Some(metrics) = &inner.settings.metrics {
-        ControlMetrics::register(metrics).follow(metrics, &inner);
+        ControlMetrics::register(metrics, &inner.revocations).follow(metrics, &inner);
     }
     let mut reconcile = JoinSet::new();
     reconcile.spawn(reconcile::run(Arc::clone(&inner), stop.clone()));

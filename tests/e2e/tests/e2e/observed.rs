@@ -24,8 +24,14 @@ struct Watched {
 
 async fn watched_pool() -> Result<Watched> {
     let echo = Target::echo().await?;
-    let pool = Pool::builder().to("echo", echo.address())?.start().await?;
+    let pool = Pool::builder()
+        .to("echo", echo.address())?
+        .to("gone", echo.address())?
+        .start()
+        .await?;
     let at = pool.listen("echo")?;
+    // Each relay has enforced a revocation.
+    pool.cli(&["link", "rm", "gone"])?.ok()?;
     for seed in 0..3 {
         verified::echo_once(at, seed, 10_000).await?;
     }

@@ -148,6 +148,11 @@ impl Apply {
             grants: Arc::new(grants),
             placements: Arc::new(plan.placements.clone()),
         };
+        self.inner
+            .revocations
+            .published(&documents.relays, &next.relays, |route| {
+                wanted.revoked.get(&route).map(|revoked| revoked.at)
+            });
         if self.plan.is_none() || !next.is_same(&documents) {
             self.inner.published.publish(next);
         }

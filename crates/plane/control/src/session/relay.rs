@@ -342,9 +342,13 @@ impl Task {
             relay_up::Body::Hello(_) => return Err(Ended::Protocol),
             relay_up::Body::Status(status) => {
                 let report = report(status);
-                let cloned = report.cloned.clone();
+                let (cloned, applied) = (report.cloned.clone(), report.applied);
                 if let Some(observed) = self.inner.observed.lock().relays.get_mut(&self.id) {
                     observed.status = Some(report);
+                }
+                if let (Some(head), Some(record)) = (applied, self.inner.ledger.state().relay(self.id)) {
+                    let (name, now) = (record.name.0.to_string(), self.inner.clock.wall());
+                    self.inner.revocations.applied(self.id, &name, &head, now);
                 }
                 for (node, kept, refused) in &cloned {
                     copies::note_report(&self.inner, self.id, *node, kept, refused).await;
