@@ -106,6 +106,7 @@ pub(crate) struct NodeMetrics {
     pub(crate) grants: Gauge,
     pub(crate) grants_left: SecondsGauge,
     pub(crate) certificate_left: SecondsGauge,
+    limit_used: Family<Vec<(&'static str, &'static str)>, SecondsGauge>,
 }
 
 impl NodeMetrics {
@@ -142,6 +143,7 @@ impl NodeMetrics {
             grants: Gauge::default(),
             grants_left: SecondsGauge::default(),
             certificate_left: SecondsGauge::default(),
+            limit_used: Family::default(),
         };
         metrics.register(registry);
         registry.register_by(
@@ -152,6 +154,15 @@ impl NodeMetrics {
         );
         registry.watch_process(process);
         metrics
+    }
+
+    /// What is in use of each bound.
+    pub(crate) fn limits(&self, shares: &[(&'static str, f64)]) {
+        for (limit, share) in shares {
+            self.limit_used
+                .get_or_create(&vec![("limit", *limit)])
+                .set(*share);
+        }
     }
 
     /// Ends the series that say how a relay is reached: a zero for one that nobody wants any more
@@ -193,6 +204,12 @@ impl NodeMetrics {
             "stream_memory_bytes",
             "Memory that streams have reserved: their buffers, and what their far ends may still send",
             m.stream_memory,
+        );
+        registry.register_by(
+            "limit_used_ratio",
+            &["limit"],
+            "How much of a bound is in use, 1 is all; of what is bounded per node, the busiest one's",
+            m.limit_used,
         );
         registry.register_by(
             "stream_moves",

@@ -21,6 +21,7 @@ use crate::state::NodeState;
 use crate::view::{ViewKeeper, ViewReceiver};
 use crate::warm;
 use fairlead_hop::liveness;
+use fairlead_host::headroom::{share, used_shares};
 use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, Headroom, SystemClock, rng};
 use fairlead_telemetry::{Health, Metrics, RateLimitedLog, Served, chain};
@@ -97,6 +98,7 @@ pub(crate) async fn start_and_wait(
     let metrics = NodeMetrics::new(&registry);
     registry.on_scrape({
         let (metrics, view, tls, clock) = (metrics.clone(), view.clone(), tls.clone(), clock.clone());
+        let stream_memory = config.memory.get();
         move || {
             let now = clock.wall();
             let view = view.borrow().clone();
@@ -109,6 +111,10 @@ pub(crate) async fn start_and_wait(
             metrics.grants_left.set(left.as_secs_f64());
             let left = tls.not_after().since(now);
             metrics.certificate_left.set(left.as_secs_f64());
+            let mut shares = used_shares(&fairlead_host::resources());
+            let reserved = u64::try_from(metrics.stream_memory.get()).unwrap_or(0);
+            shares.push(("stream_memory", share(reserved, stream_memory)));
+            metrics.limits(&shares);
         }
     });
     let health = Arc::new(|| Health::Ready);

@@ -349,3 +349,46 @@ async fn a_close_is_not_held_back_by_bulk() {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 }
+
+/// Memory of this process in KiB.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// R-STR-04: a carrier costs what is open on it, and little for the 8,192 legs that either end may
+/// open; as many as are used can be opened all the same.
+#[tokio::test]
+async fn a_carrier_costs_little_for_legs_that_nobody_opens() {
+    const CARRIERS: usize = 30;
+    let bench = Bench::new();
+    let _first = soon(bench.carriers()).await;
+    let before = resident_kib();
+    let mut held = Vec::new();
+    for _ in 0..CARRIERS {
+        held.push(soon(bench.carriers()).await);
+    }
+    let each = resident_kib().saturating_sub(before) / CARRIERS as u64;
+    println!("{each} KiB for both ends of a carrier");
+    assert!(each < 500, "{each} KiB for both ends of a carrier");
+    let (node, relay) = &held[0];
+    let taking = async {
+        let mut taken = Vec::new();
+        while taken.len() < 3_000 {
+            taken.push(relay.accept_leg().await.unwrap());
+        }
+        taken
+    };
+    let opening = async {
+        let mut opened = Vec::new();
+        for _ in 0..3_000 {
+            let mut leg = node.open_leg().await.unwrap();
+            leg.send.write_all(&[1]).await.unwrap();
+            opened.push(leg);
+        }
+        opened
+    };
+    let (opened, taken) = soon(async { tokio::join!(opening, taking) }).await;
+    assert_eq!((opened.len(), taken.len()), (3_000, 3_000));
+}

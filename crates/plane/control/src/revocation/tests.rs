@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::{Numbering, RelayContents};
 use crate::publish::{Contents as _, sign};
 use fairlead_model::{LeaderTerm, LeaseSeq};
-use fairlead_telemetry::Exposition;
+use fairlead_telemetry::metric::Exposition;
 use fairlead_trust::{Keyring, PolicyRoot, RelaySettings, SigningKey};
 use std::time::Duration;
 
