@@ -3,6 +3,7 @@
 //! The CA signs certificates, the policy key policies and leases, the grant key grants. Names in a
 //! signing request are ignored: a certificate says what the control plane knows of its holder.
 
+use crate::enrol::CLOCK_SKEW_MAX;
 use crate::folder::ControlFolder;
 use fairlead_host::{FileError, file, rng, secret};
 use fairlead_model::{CaPin, HostPort, Identity, TrustDomain, WallTime, address::Host};
@@ -29,6 +30,10 @@ pub const CERTIFICATE_RENEW_LEFT: Duration = Duration::from_secs(12 * 86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How far before now a certificate begins: hosts whose clock is behind take it.
 const BACKDATE: Duration = Duration::from_secs(3_600);
+const _: () = assert!(
+    BACKDATE.as_secs() > CLOCK_SKEW_MAX.as_secs(),
+    "a member whose clock is behind by what is tolerated takes a new certificate (R-POL-05)"
+);
 /// Greatest length of a key or certificate file.
 const FILE_LEN_MAX: usize = 16 * 1024;
 /// Greatest length of a signing request.

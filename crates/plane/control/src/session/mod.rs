@@ -309,3 +309,29 @@ fn clock_fault(theirs_ms: i64, ours: WallTime) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R-POL-05: 60 s in either direction are tolerated, and not a millisecond more.
+    #[test]
+    fn a_clock_may_differ_by_a_minute_and_no_more() {
+        let ours = WallTime(1_800_000_000_000);
+        for difference in [0, 1, 59_999, 60_000] {
+            assert_eq!(clock_fault(ours.0 + difference, ours), None);
+            assert_eq!(clock_fault(ours.0 - difference, ours), None);
+        }
+        let ahead = clock_fault(ours.0 + 60_001, ours).unwrap();
+        assert!(
+            ahead.starts_with("clock differs by 1m") && ahead.contains("ahead of"),
+            "{ahead}"
+        );
+        let behind = clock_fault(ours.0 - 60_001, ours).unwrap();
+        assert!(
+            behind.starts_with("clock differs by 1m") && behind.contains("behind"),
+            "{behind}"
+        );
+        assert!(clock_fault(i64::MIN, ours).is_some() && clock_fault(i64::MAX, ours).is_some());
+    }
+}
