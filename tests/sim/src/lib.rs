@@ -20,6 +20,7 @@
     reason = "a simulator stops where something is not as it must be"
 )]
 
+mod agenda;
 pub mod hop;
 pub mod streams;
 mod transcript;

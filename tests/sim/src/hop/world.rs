@@ -8,8 +8,9 @@ use super::plan::{Plan, START, ms};
 use super::policy::Policy;
 use super::relay::Relay;
 use crate::Transcript;
+use crate::agenda::Agenda;
 use fairlead_model::MonoTime;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -147,40 +148,13 @@ pub(super) struct Truth {
     pub(super) stood: [bool; 2],
 }
 
-struct Due {
-    at: MonoTime,
-    sequence: u64,
-    what: Happening,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
-    }
-}
-
 pub(super) struct World<'t> {
     pub(super) mutation: Option<Mutation>,
     pub(super) now: MonoTime,
     pub(super) rng: fastrand::Rng,
     pub(super) plan: Plan,
     transcript: &'t mut Transcript,
-    agenda: BinaryHeap<Due>,
-    sequence: u64,
+    agenda: Agenda<Happening>,
     names: u64,
     pub(super) policy: Rc<Policy>,
     pub(super) paths: Vec<Vec<Path>>,
@@ -215,8 +189,7 @@ impl<'t> World<'t> {
             rng,
             plan,
             transcript,
-            agenda: BinaryHeap::new(),
-            sequence: 0,
+            agenda: Agenda::default(),
             names: 0,
             policy,
             conns: BTreeMap::new(),
@@ -270,13 +243,7 @@ impl<'t> World<'t> {
     }
 
     fn at(&mut self, at: MonoTime, what: Happening) {
-        self.sequence += 1;
-        let due = Due {
-            at: at.max(self.now),
-            sequence: self.sequence,
-            what,
-        };
-        self.agenda.push(due);
+        self.agenda.add(at.max(self.now), what);
     }
 
     /// Lets something reach the process that runs at this moment.
@@ -379,7 +346,7 @@ impl<'t> World<'t> {
 
     pub(super) fn run(mut self) {
         let mut events = 0;
-        while let Some(Due { at, what, .. }) = self.agenda.pop() {
+        while let Some((at, what)) = self.agenda.next() {
             events += 1;
             assert!(events < EVENTS_MAX, "too many events");
             self.now = at;

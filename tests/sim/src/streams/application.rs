@@ -6,9 +6,25 @@ use fairlead_model::MonoTime;
 use fairlead_stream::Stream;
 use std::io::IoSlice;
 
-/// Byte `n` of the direction that `salt` names.
-fn pattern(salt: u64, n: u64) -> u8 {
-    ((n ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+/// Bytes `8 n` to `8 n + 7` of the direction that `salt` names.
+fn pattern(salt: u64, n: u64) -> [u8; 8] {
+    let mixed = (n ^ salt).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 32)).to_le_bytes()
+}
+
+/// Calls `with` for each of `bytes`, the first of which is byte `at` of its direction, and what it is to
+/// be.
+fn by_pattern<T>(bytes: impl Iterator<Item = T>, salt: u64, at: u64, mut with: impl FnMut(T, u8)) {
+    let (mut word, mut offset) = (pattern(salt, at / 8), (at % 8) as usize);
+    let mut number = at / 8;
+    for byte in bytes {
+        if offset == 8 {
+            number += 1;
+            (word, offset) = (pattern(salt, number), 0);
+        }
+        with(byte, word[offset]);
+        offset += 1;
+    }
 }
 
 pub(super) struct Application {
@@ -87,9 +103,7 @@ impl Application {
             let fill = |buf: &mut [u8]| {
                 assert!(!buf.is_empty(), "room for nothing");
                 let n = buf.len().min(left);
-                for (byte, position) in buf[..n].iter_mut().zip(at..) {
-                    *byte = pattern(salt, position);
-                }
+                by_pattern(buf[..n].iter_mut(), salt, at, |byte, wanted| *byte = wanted);
                 Ok::<_, ()>(n)
             };
             let wrote = stream.write_with(fill).unwrap();
@@ -110,11 +124,13 @@ impl Application {
             let filled = stream.read_slices(&mut slices);
             let mut taken = 0;
             for slice in &slices[..filled] {
-                for byte in slice.iter().take(left - taken) {
-                    let at = self.read + taken as u64;
-                    assert_eq!(*byte, pattern(self.salt_in, at), "I1: byte {at}");
-                    taken += 1;
-                }
+                let at = self.read + taken as u64;
+                let n = slice.len().min(left - taken);
+                let mut wrong = false;
+                let compare = |byte: &u8, wanted| wrong |= *byte != wanted;
+                by_pattern(slice[..n].iter(), self.salt_in, at, compare);
+                assert!(!wrong, "I1: a byte from {at} to {} is wrong", at + n as u64);
+                taken += n;
             }
             if taken == 0 {
                 break;

@@ -6,6 +6,7 @@ use super::faults::Relay;
 use super::legs::{Leg, LegId, Notice};
 use super::plan::{Plan, START, ms};
 use crate::Transcript;
+use crate::agenda::Agenda;
 use fairlead_model::{LegEpoch, MonoTime};
 use fairlead_stream::NumberWindow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,8 +84,7 @@ pub(super) struct World<'t> {
     pub(super) rng: fastrand::Rng,
     pub(super) plan: Plan,
     pub(super) transcript: &'t mut Transcript,
-    agenda: BTreeMap<(MonoTime, u64), Happening>,
-    sequence: u64,
+    agenda: Agenda<Happening>,
     pub(super) calm: bool,
     pub(super) relays: Vec<Relay>,
     pub(super) daemons: [Daemon; 2],
@@ -113,8 +113,7 @@ impl<'t> World<'t> {
             rng,
             plan,
             transcript,
-            agenda: BTreeMap::new(),
-            sequence: 0,
+            agenda: Agenda::default(),
             calm: false,
             relays,
             daemons: [daemon(), daemon()],
@@ -143,8 +142,7 @@ impl<'t> World<'t> {
     }
 
     pub(super) fn at(&mut self, at: MonoTime, what: Happening) {
-        self.sequence += 1;
-        self.agenda.insert((at.max(self.now), self.sequence), what);
+        self.agenda.add(at.max(self.now), what);
     }
 
     pub(super) fn name(&mut self) -> u64 {
@@ -158,7 +156,7 @@ impl<'t> World<'t> {
 
     pub(super) fn run(mut self) {
         let mut events = 0;
-        while let Some(((at, _), what)) = self.agenda.pop_first() {
+        while let Some((at, what)) = self.agenda.next() {
             events += 1;
             assert!(events < EVENTS_MAX, "too many events");
             self.now = at;
