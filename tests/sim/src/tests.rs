@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const SEEDS: u64 = 240;
 
 /// Seeds within which a world must notice that a rule is left out.
-const MUTATED_SEEDS: u64 = 200;
+const MUTATED_SEEDS: u64 = 1000;
 
 fn digest(world: WorldKind, seed: u64) -> (u64, u64) {
     let mut transcript = Transcript::new(false);
@@ -75,17 +75,11 @@ fn hop_sessions_hold_their_invariants() {
     all(WorldKind::Hop, 0..SEEDS);
 }
 
-/// What the simulator has found, and each is mended:
-/// - 46: a daemon that had been stopped for ten seconds itself declared its relay dead, whose datagrams
-///   it had not read yet;
-/// - 92: an endpoint left a relay's policy and came back before its daemon heard of either: the relay
-///   dropped the registration, and the daemon took itself for registered for good.
-#[test]
-fn hop_sessions_that_once_failed() {
-    all(WorldKind::Hop, [46, 92]);
-}
-
-/// Each rule that is left out is noticed.
+/// Each rule that is left out is noticed. Two of them stand for what the simulator has found:
+/// - `PausesCount`: a daemon that had been stopped for ten seconds itself declared its relay dead, whose
+///   datagrams it had not read yet;
+/// - `SilentSweeps`: an endpoint left a relay's policy and came back before its daemon heard of either: the
+///   relay dropped the registration, and the daemon took itself for registered for good.
 #[test]
 fn hop_mutations_are_noticed() {
     let hook = std::panic::take_hook();
@@ -100,6 +94,7 @@ fn hop_mutations_are_noticed() {
     });
     std::panic::set_hook(hook);
     for (mutation, seed) in noticed {
+        eprintln!("{mutation:?} is noticed by seed {seed:?}");
         assert!(
             seed.is_some(),
             "{mutation:?} is not noticed within {MUTATED_SEEDS} seeds"

@@ -126,8 +126,12 @@ impl World<'_> {
 
     fn freeze(&mut self, who: Who, until: MonoTime) {
         let late = Duration::from_micros([0, 100, 5_000][self.rng.usize(0..3)]);
+        let now = self.now;
         let host = self.host_mut(who);
         if host.run != 0 && until > host.frozen_until {
+            if !host.is_frozen(now) {
+                host.frozen_since = now;
+            }
             host.frozen_until = until;
             host.deaf_until = until.plus(late);
         }

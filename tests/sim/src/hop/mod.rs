@@ -46,17 +46,20 @@ pub enum Mutation {
     LivenessAlone,
     /// Daemons are not told of registrations that a policy has dropped.
     SilentSweeps,
+    /// What an end does not hear while it is stopped itself counts as silence.
+    PausesCount,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::EpochsIgnored,
         Self::LateGoodbyes,
         Self::RestartsForgotten,
         Self::QuicAlone,
         Self::LivenessAlone,
         Self::SilentSweeps,
+        Self::PausesCount,
     ];
 }
 

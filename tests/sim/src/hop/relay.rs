@@ -403,12 +403,17 @@ impl World<'_> {
     }
 
     fn relay_live_timer(&mut self, r: usize, number: u64) {
-        let now = self.now;
+        let (now, mutation) = (self.now, self.mutation);
+        let missed = self.relays[r].host.missed_looks(now);
         let Some(session) = self.relays[r].sessions.get_mut(&number).filter(|s| !s.closed) else {
             return;
         };
         if session.timer.fires(now) {
-            session.live.datagrams(session.end.received, session.end.rtt, now);
+            let (received, rtt) = (session.end.received, session.end.rtt);
+            if mutation == Some(Mutation::PausesCount) {
+                missed.for_each(|at| session.live.datagrams(received, rtt, at));
+            }
+            session.live.datagrams(received, rtt, now);
             session.live.handle_timeout(now);
             self.settle_relay(r, number);
         }

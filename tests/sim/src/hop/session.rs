@@ -204,7 +204,8 @@ impl World<'_> {
     }
 
     pub(super) fn node_live_timer(&mut self, n: usize, r: usize, carrier: CarrierId) {
-        let now = self.now;
+        let (now, mutation) = (self.now, self.mutation);
+        let missed = self.nodes[n].host.missed_looks(now);
         let Some(session) = self.session_of(n, r, carrier) else {
             return;
         };
@@ -212,7 +213,11 @@ impl World<'_> {
             return;
         }
         if let Some(live) = &mut session.live {
-            live.datagrams(session.end.received, session.end.rtt, now);
+            let (received, rtt) = (session.end.received, session.end.rtt);
+            if mutation == Some(Mutation::PausesCount) {
+                missed.for_each(|at| live.datagrams(received, rtt, at));
+            }
+            live.datagrams(received, rtt, now);
             live.handle_timeout(now);
             self.settle_node(n, r);
         }

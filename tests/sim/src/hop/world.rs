@@ -112,6 +112,7 @@ pub(super) struct Host {
     pub(super) up: bool,
     /// Its process; zero while there is none.
     pub(super) run: u64,
+    pub(super) frozen_since: MonoTime,
     pub(super) frozen_until: MonoTime,
     /// The same for what comes over TCP, which keeps its order.
     pub(super) deaf_until: MonoTime,
@@ -121,6 +122,13 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn is_frozen(&self, now: MonoTime) -> bool {
         self.frozen_until > now
+    }
+
+    /// Looks that the process would have had if it had not been stopped, where it was until just now.
+    pub(super) fn missed_looks(&self, now: MonoTime) -> impl Iterator<Item = MonoTime> + use<> {
+        let (since, just) = (self.frozen_since, self.frozen_until.plus(ms(3)) >= now);
+        let looks = (1..).map(move |n| since.plus(ms(250 * n)));
+        looks.take_while(move |at| just && *at < now)
     }
 }
 
@@ -175,6 +183,7 @@ impl<'t> World<'t> {
         let host = || Host {
             up: true,
             run: 0,
+            frozen_since: MonoTime(0),
             frozen_until: MonoTime(0),
             deaf_until: MonoTime(0),
             policy: Rc::clone(&policy),
