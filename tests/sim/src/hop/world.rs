@@ -1,7 +1,7 @@
 //! The event loop: one thing happens at a time, at its time, to a host or to the process on it.
 
 use super::Mutation;
-use super::carrier::{CarrierId, Datagram};
+use super::carrier::{Body, CarrierId, Datagram};
 use super::kernel::{Conn, ConnId, LiveInput, Segment};
 use super::node::Node;
 use super::plan::{Plan, START, ms};
@@ -436,6 +436,7 @@ impl<'t> World<'t> {
         }
         let side = usize::from(matches!(to, Who::Relay(_)));
         if let Some(truth) = self.truths.get_mut(&datagram.carrier)
+            && matches!(datagram.body, Body::Data { .. })
             && truth.runs[side] == run
         {
             truth.arrived[side] = self.now;
