@@ -157,7 +157,7 @@ function follow(dialog, kind, issued) {
   const steps = h("ol", { class: "progress", role: "status", "aria-label": "Progress" });
   const expiry = h("p", { class: "quiet" });
   const body = h("div", { class: "follow" },
-    h("p", {}, `Run this on the ${kind}'s host, as root:`), ...command.parts,
+    h("p", {}, `Run this on the ${kind}'s host, as root; or as anybody, with another --dir:`), ...command.parts,
     h("p", {}, "It asks for this token, which works once, and is shown only here:"), ...token.parts, steps, expiry,
     h("p", {}, "Then start its service there, or ", h("code", {}, `fairlead run ${kind === "relay" ? "supervisor" : "node"} --dir /var/lib/fairlead/${kind}`), "."),
     h("p", { class: "help" }, "This closes by itself when the ", kind, " is online. You may close it earlier: the ", kind, " stays in the list as pending."));

@@ -2,12 +2,15 @@
 
 import { h } from "./dom.js";
 
+/** Between a number and its unit: they stay on one line. */
+const TIE = "\u00a0";
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 export function bytes(count) {
   let [value, unit] = [count, 0];
   while (value >= 1024 && unit < UNITS.length - 1) [value, unit] = [value / 1024, unit + 1];
-  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)}${TIE}${UNITS[unit]}`;
 }
 
 export function rate(bytesPerSecond) {
@@ -30,11 +33,11 @@ export function span(seconds) {
   for (const [unit, size] of parts) {
     const count = Math.floor(left / size);
     left -= count * size;
-    if (count > 0 || (unit === "s" && shown.length === 0)) shown.push(`${count} ${unit}`);
+    if (count > 0 || (unit === "s" && shown.length === 0)) shown.push(`${count}${TIE}${unit}`);
     else if (shown.length > 0) break;
     if (shown.length === 2) break;
   }
-  return shown.join(" ");
+  return shown.join(TIE);
 }
 
 function absolute(at) {
