@@ -4,6 +4,7 @@ mod addresses;
 mod bulk;
 mod busy;
 mod cli;
+mod clocks;
 mod console;
 mod control_gone;
 mod cuts;

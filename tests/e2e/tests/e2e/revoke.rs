@@ -1,11 +1,17 @@
-//! A link that is removed: its tunnels end, new ones are refused (R-REV-01).
+//! A link that is removed: its tunnels end, new ones are refused (R-REV-01), and how long that took is
+//! told (R-REV-03).
 
 use anyhow::{Context, Result, ensure};
-use fairlead_testkit::{Pool, Target, verified};
+use fairlead_testkit::metrics::Scrape;
+use fairlead_testkit::{Pool, Target, verified, wait};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
-/// R-REV-01: live tunnels of a removed link are closed in under 5 s, those of others are not.
+/// Relays report what they enforce as they do it; the page is read again and again.
+const TOLD_LIMIT: Duration = Duration::from_secs(15);
+
+/// R-REV-01, R-REV-03: live tunnels of a removed link are closed in under 5 s, those of others are not;
+/// the control plane counts for each relay how long it took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_links_live_tunnels_are_closed_and_no_others() -> Result<()> {
     let echo = Target::echo().await?;
@@ -40,6 +46,31 @@ async fn a_removed_links_live_tunnels_are_closed_and_no_others() -> Result<()> {
     ensure!(
         verified::echo_once(gone_at, 3, 10).await.is_err(),
         "a removed link carries bytes"
+    );
+
+    let file = pool.file()?;
+    let (control, relays) = (file.control.metrics, file.relays.len());
+    wait::until("each relay's revocation is counted", TOLD_LIMIT, || async {
+        let page = Scrape::of(&control).await?;
+        for relay in &file.relays {
+            let labels = [("relay", relay.name.as_str())];
+            let count = page.sum("fairlead_relay_revocation_seconds_count", &labels);
+            ensure!(count == Some(1.0), "{}: {count:?}", relay.name);
+        }
+        let pending = page.sum("fairlead_relay_revocations_pending", &[]);
+        ensure!(pending == Some(0.0), "{pending:?} pending");
+        Ok(())
+    })
+    .await?;
+    let page = Scrape::of(&control).await?;
+    let in_time = page.sum("fairlead_relay_revocation_seconds_bucket", &[("le", "5.0")]);
+    println!(
+        "latencies in all: {:?} s",
+        page.sum("fairlead_relay_revocation_seconds_sum", &[])
+    );
+    ensure!(
+        in_time == Some(relays as f64),
+        "{in_time:?} of {relays} within 5 s"
     );
     Ok(())
 }

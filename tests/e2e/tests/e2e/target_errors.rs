@@ -1,9 +1,11 @@
-//! F-08: a target that is down, unknown or silent gives its own code, in time, and leaks nothing.
+//! F-08: a target that is down, unknown, restarting or silent gives its own code, in time, and leaks
+//! nothing.
 
 use anyhow::{Context, Result, ensure};
 use fairlead_testkit::metrics::Scrape;
-use fairlead_testkit::{Pool, Target, process, target, verified, wait};
+use fairlead_testkit::{Pool, Role, Target, process, target, verified, wait};
 use serde_json::Value;
+use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -132,4 +134,158 @@ async fn a_target_that_comes_up_is_reached_at_once() -> Result<()> {
     ensure!(verified::echo_once(pool.listen("late")?, 1, 100).await.is_err());
     let _echo = Target::start_on(address, target::Behaviour::Echo).await?;
     verified::echo_once(pool.listen("late")?, 1, 100).await
+}
+
+/// A relay gives a publisher 10 s to ask for an endpoint, and an open is held for 3 s before.
+const UNKNOWN_LIMIT: Duration = Duration::from_secs(40);
+/// The hold of an announced restart (R-ADM-03), the last round over the relays, and a busy machine.
+const RESTART_LIMIT: Duration = Duration::from_secs(15 + 5);
+/// What of that hold is left when the daemon has announced its end and is gone.
+const RESTART_HELD_MIN: Duration = Duration::from_secs(8);
+
+/// How often `code` was counted by the consumer, and by the relays for it.
+async fn counted(pool: &Pool, code: &str) -> Result<(f64, f64)> {
+    let file = pool.file()?;
+    let consumer = Scrape::of(&file.node("alpha")?.metrics).await?;
+    let labels = [("role", "consumer"), ("code", code)];
+    let mut by_relays = 0.0;
+    for relay in &file.relays {
+        let scrape = Scrape::of(&relay.metrics).await?;
+        by_relays += scrape
+            .sum("fairlead_opens_refused_total", &[("code", code)])
+            .unwrap_or(0.0);
+    }
+    let by_consumer = consumer.sum("fairlead_streams_refused_total", &labels);
+    Ok((by_consumer.unwrap_or(0.0), by_relays))
+}
+
+/// The logs of the consumer and of a relay have a line with the code.
+async fn is_logged(pool: &Pool, code: &str) -> Result<()> {
+    let logs = pool.dir().join("logs");
+    let relays = pool.file()?.relays;
+    wait::until(&format!("log lines of {code}"), SHOWN_LIMIT, || async {
+        let has = |name: &str, message: &str| -> Result<bool> {
+            let text = fs::read_to_string(logs.join(format!("{name}.log")))?;
+            Ok(text.lines().any(|l| l.contains(message) && l.contains(code)))
+        };
+        ensure!(
+            has("alpha", "stream not opened; connection reset")?,
+            "none of the consumer's"
+        );
+        for relay in &relays {
+            if has(&relay.name, "open refused")? {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("none of a relay's")
+    })
+    .await?;
+    Ok(())
+}
+
+/// F-08, R-ADM-05 (endpoint unknown): a publisher that is there and does not publish what relay and
+/// consumer know of is no restart to wait for: its relay says so within a second, for good, and leaks
+/// nothing. When the publisher does publish it, connections go through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_its_publisher_does_not_know_is_refused_at_once() -> Result<()> {
+    let echo = Target::echo().await?;
+    let pool = Pool::builder()
+        .relays(1)
+        .to("echo", echo.address())?
+        .start()
+        .await?;
+    let code = "UNKNOWN_ENDPOINT";
+    // The publisher forgets a link: it comes back with the policy from before it, and nobody gives it
+    // another.
+    let state = pool.dir().join("nodes/beta/node.state");
+    let before = fs::read(&state)?;
+    let late = target::closed_port()?;
+    let to = echo.address().to_string();
+    let listen = late.to_string();
+    let add = ["link", "add", "late", "--from", "alpha", "--to", "beta"];
+    pool.cli(&[&add[..], &["--target", &to, "--listen", &listen]].concat())?
+        .ok()?;
+    wait::until("the new link echoes", SHOWN_LIMIT, || {
+        verified::echo_once(late, 1, 100)
+    })
+    .await?;
+    let control = process::stop(pool.pid(Role::Control)?)?;
+    fs::write(&state, before)?;
+    let old = pool.kill9(Role::Node("beta"))?;
+    pool.back(Role::Node("beta"), old).await?;
+    pool.until_echo("echo", SHOWN_LIMIT).await?;
+
+    let begun = Instant::now();
+    while counted(&pool, code).await?.0 == 0.0 {
+        let end = tokio::time::timeout(SLOW_LIMIT, how_it_ends(late)).await;
+        end.context("no end")??
+            .context("a clean end of a stream that never was")?;
+        ensure!(begun.elapsed() < UNKNOWN_LIMIT, "{code} was not told");
+    }
+    println!("told after {:?}", begun.elapsed());
+    let alpha = pool.file()?.node("alpha")?.pid;
+    let descriptors = process::descriptors(alpha)?;
+    let (by_consumer, by_relays) = counted(&pool, code).await?;
+    for round in 0..20 {
+        let start = Instant::now();
+        let error = how_it_ends(late).await?.context("a clean end")?;
+        ensure!(
+            start.elapsed() < FAST_LIMIT,
+            "round {round}: {:?}",
+            start.elapsed()
+        );
+        ensure!(error.kind() == std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+    let (now_by_consumer, now_by_relays) = counted(&pool, code).await?;
+    ensure!(now_by_consumer == by_consumer + 20.0, "{now_by_consumer}");
+    ensure!(now_by_relays >= by_relays + 20.0, "{now_by_relays}");
+    is_logged(&pool, code).await?;
+    wait::until_true("descriptors come back", Duration::from_secs(10), || {
+        process::descriptors(alpha).is_ok_and(|now| now <= descriptors + 4)
+    })
+    .await?;
+    verified::echo_once(pool.listen("echo")?, 2, 100).await?;
+
+    drop(control);
+    wait::until("the link echoes again", SHOWN_LIMIT, || {
+        verified::echo_once(late, 3, 100)
+    })
+    .await?;
+    Ok(())
+}
+
+/// R-ADM-03, F-08 (endpoint restarting): a connection that begins while the publisher restarts, and
+/// whose publisher does not come back, is held for the 15 s of the announcement and then refused with
+/// the restart's code; the next daemon is reached at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_that_does_not_end_has_its_code() -> Result<()> {
+    let echo = Target::echo().await?;
+    let pool = Pool::builder()
+        .relays(1)
+        .to("echo", echo.address())?
+        .start()
+        .await?;
+    let code = "ENDPOINT_RESTARTING";
+    let link = pool.listen("echo")?;
+    verified::echo_once(link, 1, 1000).await?;
+    let beta = pool.pid(Role::Node("beta"))?;
+    // Its manager starts nothing meanwhile.
+    let manager = process::stop(pool.up_pid())?;
+    process::terminate(beta)?;
+    wait::until_true("the publisher ends", SHOWN_LIMIT, || !process::alive(beta)).await?;
+    let start = Instant::now();
+    let error = tokio::time::timeout(RESTART_LIMIT, how_it_ends(link))
+        .await
+        .context("no end")??
+        .context("a clean end of a stream that never was")?;
+    println!("held for {:?}: {error}", start.elapsed());
+    ensure!(start.elapsed() >= RESTART_HELD_MIN, "{:?}", start.elapsed());
+    let (by_consumer, by_relays) = counted(&pool, code).await?;
+    ensure!(by_consumer == 1.0, "counted {by_consumer} times");
+    ensure!(by_relays >= 1.0, "no relay refused with {code}");
+    is_logged(&pool, code).await?;
+    drop(manager);
+    pool.back(Role::Node("beta"), beta).await?;
+    pool.until_echo("echo", SHOWN_LIMIT).await?;
+    Ok(())
 }

@@ -114,7 +114,7 @@ impl Estate {
     /// When a member does not enrol, or the link is not ready in time.
     pub async fn build(&self, target: &str) -> Result<()> {
         let control = ["--listen", CONTROL, "--advertise", CONTROL, "--lab"];
-        let child = self.spawn(&self.centre, "control", "control", &control)?;
+        let child = self.spawn(&self.centre, "control", "control", &control, 0)?;
         *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         let answers = || async { self.admin(&["relay", "ls"])?.ok().map(drop) };
         wait::until("the control plane answers", LIMIT, answers).await?;
@@ -154,15 +154,53 @@ impl Estate {
     /// # Errors
     /// When it cannot be started.
     pub fn start(&self, member: &Member) -> Result<()> {
+        self.start_at(member, 0)
+    }
+
+    /// Starts a member's daemon on a host whose wall clock is ahead by so much, or behind.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_at(&self, member: &Member, ahead_ms: i64) -> Result<()> {
         let local = "127.0.0.1:0";
         let child = if self.relays.iter().any(|r| r.name == member.name) {
             let more = ["--metrics", local, "--worker-metrics", local];
-            self.spawn(&member.host, "supervisor", &member.name, &more)?
+            self.spawn(&member.host, "supervisor", &member.name, &more, ahead_ms)?
         } else {
-            self.spawn(&member.host, "node", &member.name, &["--metrics", local])?
+            self.spawn(
+                &member.host,
+                "node",
+                &member.name,
+                &["--metrics", local],
+                ahead_ms,
+            )?
         };
         *member.daemon.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         Ok(())
+    }
+
+    /// Kills all of a member's processes and starts its daemon as [`Estate::start_at`] does.
+    ///
+    /// # Errors
+    /// When it does not run, or cannot be started.
+    pub async fn restart_at(&self, member: &Member, ahead_ms: i64) -> Result<()> {
+        let pid = member.pid()?;
+        member.kill_daemon()?;
+        if process::alive(pid) {
+            process::kill9(pid)?;
+        }
+        wait::until_true("the process is gone", LIMIT, || !process::alive(pid)).await?;
+        self.start_at(member, ahead_ms)?;
+        wait::until("its successor runs", LIMIT, || async { member.pid() }).await?;
+        Ok(())
+    }
+
+    /// What a daemon has logged: a member's name, or `control`.
+    ///
+    /// # Errors
+    /// When there is no such log.
+    pub fn log(&self, name: &str) -> Result<String> {
+        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).with_context(|| name.to_owned())
     }
 
     /// Kills the control plane; it stays dead.
@@ -177,7 +215,7 @@ impl Estate {
         Ok(())
     }
 
-    fn spawn(&self, host: &Host, role: &str, name: &str, more: &[&str]) -> Result<Child> {
+    fn spawn(&self, host: &Host, role: &str, name: &str, more: &[&str], ahead_ms: i64) -> Result<Child> {
         let log = File::options()
             .create(true)
             .append(true)
@@ -186,7 +224,8 @@ impl Estate {
         command
             .args(["run", role, "--dir"])
             .arg(self.dir.join(name))
-            .args(more);
+            .args(more)
+            .env("FAIRLEAD_TEST_WALL_OFFSET_MS", ahead_ms.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Ok(host.run(|| command.spawn())??)
     }
