@@ -39,7 +39,9 @@ impl Process {
         if let Some(listen) = listen {
             process.arg("--listen").arg(listen.to_string());
         }
+        // The service manager waits for this process's word; the worker's would be refused and logged.
         let child = process
+            .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .kill_on_drop(false)
             .process_group(0)
@@ -138,6 +140,29 @@ mod tests {
         let script = "[ \"$1 $2\" = '--listen 127.0.0.1:9443' ]";
         let mut process = Process::start(&shell(script), Some("127.0.0.1:9443".parse().unwrap())).unwrap();
         assert_eq!(process.ended().await, "exited with code 0");
+    }
+
+    const CHILD_ENV: &str = "FAIRLEAD_SUPERVISOR_TEST_CHILD";
+    const CHILD_TEST: &str = "process::tests::the_worker_does_not_know_the_service_manager";
+
+    /// A unit hears its main process only: a worker's word would be refused, with a warning each time.
+    #[tokio::test]
+    async fn the_worker_does_not_know_the_service_manager() {
+        if std::env::var_os(CHILD_ENV).is_some() {
+            assert!(std::env::var_os("NOTIFY_SOCKET").is_some());
+            let mut process = Process::start(&shell("[ -z \"$NOTIFY_SOCKET\" ]"), None).unwrap();
+            assert_eq!(process.ended().await, "exited with code 0");
+            return;
+        }
+        // Once more, in a process that a service manager has started: this one runs other tests too.
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", CHILD_TEST])
+            .env(CHILD_ENV, "1")
+            .env("NOTIFY_SOCKET", "/nowhere")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 
     #[tokio::test]
