@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
 use tonic::transport::Channel;
 
 /// First wait before the next attempt, and the longest: a control plane that comes back finds its
@@ -186,6 +187,23 @@ impl ControlSession {
             .await
             .map_err(ControlEnd::Status)?
             .into_inner();
+        match self.talk(&channel, up, &mut down, established, cancel).await {
+            Err(ControlEnd::Ended) => {
+                let said = fairlead_rpc::channel::reason(&mut down).await;
+                Err(said.map_or(ControlEnd::Ended, ControlEnd::Status))
+            }
+            end => end,
+        }
+    }
+
+    async fn talk(
+        &self,
+        channel: &Channel,
+        up: mpsc::Sender<pb::NodeUp>,
+        down: &mut Streaming<pb::NodeDown>,
+        established: &mut bool,
+        cancel: &CancellationToken,
+    ) -> Result<ControlEnd, ControlEnd> {
         send(&up, pb::node_up::Body::Status(self.status())).await?;
         let mut checks: JoinSet<pb::PathReport> = JoinSet::new();
         let mut renew = tokio::time::interval(RENEW_CHECK_EVERY);
@@ -222,7 +240,7 @@ impl ControlSession {
                 Some(checked) = checks.join_next() => if let Ok(report) = checked {
                     send(&up, pb::node_up::Body::PathReport(report)).await?;
                 },
-                _ = renew.tick() => self.renew(&channel).await,
+                _ = renew.tick() => self.renew(channel).await,
             }
         }
     }

@@ -16,10 +16,11 @@ use fairlead_transport::{Dialler, TlsError};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
 use tonic::transport::Channel;
 
 /// First pause before the next session.
@@ -139,6 +140,24 @@ async fn session(
         .await
         .map_err(SessionError::Refused)?
         .into_inner();
+    match talk(shared, dialler, &channel, up, observed, &mut down, cancel).await {
+        Err(SessionError::Closed) => {
+            let said = fairlead_rpc::channel::reason(&mut down).await;
+            Err(said.map_or(SessionError::Closed, SessionError::Ended))
+        }
+        end => end,
+    }
+}
+
+async fn talk(
+    shared: &Arc<Shared>,
+    dialler: &Arc<Dialler>,
+    channel: &Channel,
+    up: mpsc::Sender<pb::RelayUp>,
+    mut observed: watch::Receiver<Observed>,
+    down: &mut Streaming<pb::RelayDown>,
+    cancel: &CancellationToken,
+) -> Result<Infallible, SessionError> {
     let mut probes: JoinSet<pb::ProbeReport> = JoinSet::new();
     let mut renewals: JoinSet<Result<(), identity::IdentityError>> = JoinSet::new();
     let jitter = fairlead_host::rng::jitter(RENEW_JITTER);

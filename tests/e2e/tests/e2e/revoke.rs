@@ -63,14 +63,8 @@ async fn a_removed_links_live_tunnels_are_closed_and_no_others() -> Result<()> {
     })
     .await?;
     let page = Scrape::of(&control).await?;
-    let in_time = page.sum("fairlead_relay_revocation_seconds_bucket", &[("le", "5.0")]);
-    println!(
-        "latencies in all: {:?} s",
-        page.sum("fairlead_relay_revocation_seconds_sum", &[])
-    );
-    ensure!(
-        in_time == Some(relays as f64),
-        "{in_time:?} of {relays} within 5 s"
-    );
+    let sum = page.sum("fairlead_relay_revocation_seconds_sum", &[]);
+    println!("latencies of {relays} relays: {sum:?} s in all");
+    ensure!(sum.is_some_and(|sum| sum < 5.0), "{sum:?}");
     Ok(())
 }

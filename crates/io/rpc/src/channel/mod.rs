@@ -5,6 +5,7 @@
 //! connects again: a session must know that its connection is new, and back-off is its business.
 
 mod dial;
+mod reason;
 
 use fairlead_model::HostPort;
 use http::Uri;
@@ -19,6 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
+
+pub use reason::reason;
 
 /// Why no channel came about; each says where it failed.
 #[derive(Debug, thiserror::Error)]
