@@ -227,6 +227,14 @@ HAS_CONNECTED NOT_CARRIED LIMIT_REACHED
         let taken = std::net::TcpListener::bind(first.local_addr().unwrap()).unwrap_err();
         let nested = crate::run::RunError::Signals(taken);
         assert_eq!(Exit::of_system(&nested), Exit::Conflict);
+        // The engine is a setting: the wrong one is a fault of the settings.
+        let engine = fairlead_store::OpenError::OtherBackend {
+            dir: "/d".into(),
+            found: "redb".to_owned(),
+            asked: fairlead_store::Backend::Sled,
+        };
+        let engine = crate::run::RunError::ControlOpen(fairlead_control::OpenError::Store(engine));
+        assert_eq!(engine.exit(), Exit::Usage);
         let other = io::Error::from(io::ErrorKind::AddrNotAvailable);
         assert_eq!(Exit::of_system(&other), Exit::Failed);
     }

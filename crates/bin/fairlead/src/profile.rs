@@ -55,6 +55,8 @@ pub(crate) enum ProfileError {
     File(#[from] FileError),
     #[error("{}: {reason}", path.display())]
     Malformed { path: PathBuf, reason: String },
+    #[error("the profile cannot be written")]
+    Store(#[source] FileError),
     #[error(transparent)]
     Token(#[from] TokenError),
     #[error("give --ca-file, or --ca-pin as the control plane's install commands show it")]
@@ -74,7 +76,7 @@ impl Failing for ProfileError {
             | Self::Token(_)
             | Self::NoAnchor
             | Self::NoHome => Exit::Usage,
-            Self::NoCa => Exit::Failed,
+            Self::NoCa | Self::Store(_) => Exit::Failed,
         }
     }
 }
@@ -83,6 +85,12 @@ impl Failing for ProfileError {
 pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
     let given = connection.given();
     let mut parts = (given.control, given.ca_file, given.token_file);
+    let places = [
+        ("--control", parts.0.is_some()),
+        ("--ca-file", parts.1.is_some()),
+        ("--token-file", parts.2.is_some()),
+    ];
+    let [control_place, ca_place, token_place] = places.map(|(flag, given)| place(flag, given));
     if (parts.0.is_none() || parts.1.is_none() || parts.2.is_none())
         && let Some(profile) = load()?
     {
@@ -105,11 +113,19 @@ pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
         }
     };
     let mut faults = Faults::default();
-    let control = faults.take("--control", HostPort::parse_control(&control));
-    let cas = faults.take("--ca-file", ca(&ca_file).map_err(|e| chain(&e)));
-    let token = faults.take("--token-file", token_of(&token_file).map_err(|e| chain(&e)));
+    let control = faults.take(control_place, HostPort::parse_control(&control));
+    let cas = faults.take(ca_place, ca(&ca_file).map_err(|e| chain(&e)));
+    let token = faults.take(token_place, token_of(&token_file).map_err(|e| chain(&e)));
     let ((control, cas), token) = faults.finish(control.zip(cas).zip(token))?;
     Ok(new_client(control, cas, token)?)
+}
+
+/// Where a fault of the connection is: at its flag, or in the profile, which nobody writes by hand.
+const fn place(flag: &'static str, given: bool) -> &'static str {
+    match given {
+        true => flag,
+        false => "the profile of `fairlead login`, which makes it anew",
+    }
 }
 
 /// A client with a CA file and a token file, as `up` uses it.
@@ -160,9 +176,16 @@ fn load() -> Result<Option<Profile>, ProfileError> {
         reason,
     };
     let text = String::from_utf8(bytes).map_err(|e| malformed(e.to_string()))?;
-    toml::from_str(&text)
-        .map(Some)
-        .map_err(|e| malformed(e.to_string()))
+    profile_of(&text).map(Some).map_err(malformed)
+}
+
+/// # Errors
+/// What is wrong with the text, and what to do.
+fn profile_of(text: &str) -> Result<Profile, String> {
+    toml::from_str(text).map_err(|e| {
+        let reason = e.to_string();
+        format!("{}\n`fairlead login` writes it anew", reason.trim_end())
+    })
 }
 
 /// `fairlead login`: checks, then stores.
@@ -245,14 +268,10 @@ fn store(folder: &Path, control: &HostPort, ca_pem: &str, token: &str) -> Result
         path: folder.join("profile.toml"),
         reason: e.to_string(),
     })?;
-    file::make_folder(folder, 0o700)?;
-    file::write_atomic(&profile.ca_file, 0o600, ca_pem.as_bytes())?;
-    secret::write(&profile.token_file, token.as_bytes())?;
-    Ok(file::write_atomic(
-        &folder.join("profile.toml"),
-        0o600,
-        text.as_bytes(),
-    )?)
+    file::make_folder(folder, 0o700).map_err(ProfileError::Store)?;
+    file::write_atomic(&profile.ca_file, 0o600, ca_pem.as_bytes()).map_err(ProfileError::Store)?;
+    secret::write(&profile.token_file, token.as_bytes()).map_err(ProfileError::Store)?;
+    file::write_atomic(&folder.join("profile.toml"), 0o600, text.as_bytes()).map_err(ProfileError::Store)
 }
 
 fn pem_text(certificate: &CertificateDer<'static>) -> String {
@@ -276,4 +295,24 @@ fn xdg(variable: &str, below_home: &str) -> Option<PathBuf> {
             .filter(|path| path.is_absolute())
     };
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flag that was never given is not at fault, and who has a broken profile is told to log in.
+    #[test]
+    fn a_broken_profile_is_named_with_its_remedy() {
+        assert_eq!(place("--token-file", true), "--token-file");
+        assert!(place("--token-file", false).contains("fairlead login"));
+        let broken = profile_of("control = ").unwrap_err();
+        assert!(broken.contains("`fairlead login` writes it anew"), "{broken}");
+        // One that cannot be written is no wrong flag.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let control = HostPort::parse_control("c").unwrap();
+        let unwritable = store(&file.path().join("fairlead"), &control, "", "t").unwrap_err();
+        assert_eq!(unwritable.exit(), Exit::Failed, "{unwritable}");
+        profile_of("control = \"c:8443\"\nca_file = \"/c\"\ntoken_file = \"/t\"").unwrap();
+    }
 }

@@ -10,7 +10,7 @@ use fairlead_host::{Shutdown, SystemClock};
 use fairlead_node::NodeError;
 use fairlead_supervisor::{SupervisorConfig, SupervisorError, WorkerCommand};
 use fairlead_telemetry::{Health, Metrics};
-use fairlead_worker::WorkerError;
+use fairlead_worker::{BindError, WorkerError};
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
@@ -66,6 +66,9 @@ impl Failing for RunError {
             | Self::Supervisor(SupervisorError::Lock(lock))
             | Self::Worker(WorkerError::Locked(lock))
             | Self::Node(NodeError::Lock(lock)) => Exit::of_lock(lock),
+            Self::ControlOpen(OpenError::Store(fairlead_store::OpenError::OtherBackend { .. })) => {
+                Exit::Usage
+            }
             Self::Metrics(_)
             | Self::ControlOpen(_)
             | Self::Control(_)
@@ -123,9 +126,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
                 version: VERSION,
             };
             block_on(&settings.common, |cancel| async {
-                fairlead_worker::run(config, cancel)
-                    .await
-                    .map_err(RunError::Worker)
+                fairlead_worker::run(config, cancel).await.map_err(worker_error)
             })?;
         }
         Run::Node(flags) => {
@@ -144,6 +145,19 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A port that is taken is said with who has it: the supervisor's log holds it then.
+fn worker_error(error: WorkerError) -> RunError {
+    match error {
+        WorkerError::Bind(BindError::Bind { address, source }) => {
+            ports::explain(address, Protocol::Udp, source).into()
+        }
+        WorkerError::Bind(BindError::BindTcp { address, source }) => {
+            ports::explain(address, Protocol::Tcp, source).into()
+        }
+        error => RunError::Worker(error),
+    }
 }
 
 /// Runs `daemon` with a token that signals and the tie cancel.
@@ -269,4 +283,25 @@ fn supervisor_config(settings: &SupervisorSettings) -> Result<SupervisorConfig, 
         metrics: settings.common.metrics,
         version: VERSION,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker whose port is taken says who has it, and the exit is that of a conflict.
+    #[test]
+    fn a_worker_names_who_has_its_port() {
+        let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = holder.local_addr().unwrap();
+        let source = std::net::UdpSocket::bind(address).unwrap_err();
+        let error = worker_error(WorkerError::Bind(BindError::Bind { address, source }));
+        assert_eq!(error.exit(), Exit::Conflict);
+        let own = format!("(pid {})", std::process::id());
+        let text = error.to_string();
+        assert!(
+            text.contains(&address.to_string()) && text.contains(&own),
+            "{text}"
+        );
+    }
 }

@@ -237,8 +237,10 @@ impl Common {
         let new = format!("`fairlead enrol {role} --dir {dir} …` makes it");
         let why = match self.dir.try_exists() {
             Ok(false) => format!("there is no such folder; {new}"),
-            Ok(true) if !folder.is_enrolled() => format!("no member has enrolled into it; {new}"),
-            // One that cannot be read is the daemon's to explain.
+            Ok(true) if matches!(folder.config_path().try_exists(), Ok(false)) => {
+                format!("no member has enrolled into it; {new}")
+            }
+            // One that cannot be looked into or read is the daemon's to explain.
             Ok(true) | Err(_) => match folder.load() {
                 Ok(member) if role_of(&member.role).0 != role => {
                     let (other, daemon) = role_of(&member.role);

@@ -57,6 +57,12 @@ fn colour(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     terminal && !is("CLICOLOR", "0") && !is("TERM", "dumb")
 }
 
+/// So many of a thing: `1 check`, `2 checks`. The plural is made with an s.
+pub(crate) fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let s = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 /// Prints rows under headers.
 pub(crate) fn print(headers: &[&str], rows: Vec<Vec<String>>) {
     line(&text(headers, &rows, Style::of_stdout()));

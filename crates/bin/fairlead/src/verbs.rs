@@ -16,7 +16,7 @@ use fairlead_admin::json;
 use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
-pub(crate) use find::nearest;
+pub(crate) use find::said;
 pub(crate) use page::{copies, head, once, show};
 use page::{or_dash, short_time};
 use std::ops::RangeInclusive;

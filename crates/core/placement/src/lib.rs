@@ -180,8 +180,9 @@ impl fmt::Display for Reason {
             } => {
                 write!(
                     f,
-                    "spread {spread} over {ready} ready {}, by the endpoint's hash until round-trip times are \
-                     measured, in {domains} failure {}",
+                    "on {} of {ready} ready {} (spread {spread}), in {domains} failure {}, by the endpoint's hash \
+                     until round-trip times are measured",
+                    spread.min(ready),
                     if *ready == 1 { "relay" } else { "relays" },
                     if *domains == 1 { "domain" } else { "domains" },
                 )?;

@@ -88,7 +88,7 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// It was made by another backend.
-    #[error("the store in {} belongs to {found}, not to {asked}", dir.display())]
+    #[error("the store in {} belongs to {found}, not to {asked}: start it with `store = \"{found}\"`", dir.display())]
     OtherBackend {
         /// The folder.
         dir: PathBuf,

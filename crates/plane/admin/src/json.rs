@@ -8,6 +8,7 @@ mod view;
 mod warning;
 
 pub use check::{CheckLink, Copies, PathCheck};
+pub use view::refused_as_older;
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
     Worker,

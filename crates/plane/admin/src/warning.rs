@@ -25,6 +25,18 @@ const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
 const REFUSED_ACTION: &str = "Mostly its disk is full, or the control plane was restored from an old copy: make room, or \
                               see backup and restore in the guide.";
 
+/// What to do where a member holds something newer than the control plane gives it.
+const OLDER_ACTION: &str = "The control plane's store is older than what this member holds: was it restored from a \
+                            copy? See backup and restore in the guide.";
+
+/// What to do where a member refuses its policy for this reason.
+fn refused_action(refused: &str) -> &'static str {
+    match crate::json::refused_as_older(refused) {
+        true => OLDER_ACTION,
+        false => REFUSED_ACTION,
+    }
+}
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
@@ -101,8 +113,14 @@ fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
             "RELAY_OFFLINE",
             object(),
             format!("Relay {name} is offline: {}.", relay.state_reason),
-            "Start its relay service, or check its host and its log. A worker that still runs admits until its lease \
-             ends.",
+            match (&relay.worker, relay.policy.lease_not_after) {
+                // Its last report says that it holds none.
+                (Some(_), None) => "Start its relay service, or check its host and its log.",
+                (_, _) => {
+                    "Start its relay service, or check its host and its log. A worker that still runs admits until \
+                     its lease ends."
+                }
+            },
         ),
         RelayState::NotReady if !is_new(relay.enrolled_at, now) => found.add(
             Severity::Warning,
@@ -110,7 +128,7 @@ fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
             object(),
             format!("Relay {name} is not ready: {}.", relay.state_reason),
             if !relay.policy.refused.is_empty() {
-                REFUSED_ACTION
+                refused_action(&relay.policy.refused)
             } else if relay.worker.as_ref().is_some_and(|w| w.state != "listening") {
                 "Read the relay's log on its host: it says why the worker does not listen."
             } else {
@@ -162,7 +180,7 @@ fn node(node: &NodeView, now: WallTime, found: &mut Found) {
             if node.policy.refused.is_empty() {
                 "Check that it reaches the relays' UDP port, and read its log."
             } else {
-                REFUSED_ACTION
+                refused_action(&node.policy.refused)
             },
         ),
         NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}

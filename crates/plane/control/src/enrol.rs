@@ -90,10 +90,15 @@ impl Control {
             if let Some(suppressed) = told::enrolment("unknown token") {
                 tracing::info!(%from, suppressed, "an enrolment with an unknown token was refused");
             }
-            return Err(ApiError::new(
-                ApiCode::TokenUnknown,
-                "the token was never issued, or a newer one has taken its place",
-            ));
+            let what = match turn.state().tokens.contains_key(&checked.token_hash) {
+                // Who sends it holds it: this tells nothing else.
+                true => {
+                    "this is an admin token; a member enrols with the token that `fairlead relay add`, `node add` \
+                     or `token` shows for it"
+                }
+                false => "the token was never issued, or a newer one has taken its place",
+            };
+            return Err(ApiError::new(ApiCode::TokenUnknown, what));
         };
         let enrolment = kept.record.clone();
         let Some(member) = self.member(&turn, enrolment.member) else {

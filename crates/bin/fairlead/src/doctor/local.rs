@@ -1,5 +1,6 @@
 //! Checks on a member's own host, by its folder: with the control plane dead as well.
 
+use super::TCP_SHUT;
 use super::port;
 use super::report::{Report, Subject};
 use crate::rest::RestClient;
@@ -10,6 +11,8 @@ use fairlead_telemetry::chain;
 use fairlead_trust::certificate;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::error::Error;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -32,10 +35,9 @@ pub(crate) async fn check(dir: &Path) -> Report {
         Ok(config) => config,
         Err(error) => {
             let found = chain(&error);
-            let advice = "give the folder that `fairlead enrol` made";
             report
                 .on(dir.display().to_string())
-                .failed("folder", found, advice);
+                .failed("folder", found, unreadable(&error));
             return report;
         }
     };
@@ -80,6 +82,17 @@ pub(crate) async fn check(dir: &Path) -> Report {
         }
     }
     report
+}
+
+/// What to do where the folder cannot be read.
+fn unreadable(error: &(dyn Error + 'static)) -> &'static str {
+    let denied = std::iter::successors(Some(error), |e| e.source())
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
+    match denied {
+        true => "run this as the user that owns the folder, or as root",
+        false => "give the folder that `fairlead enrol` made",
+    }
 }
 
 fn secrets(subject: &mut Subject<'_>, folder: &MemberFolder) {
@@ -238,11 +251,7 @@ async fn listener(subject: &mut Subject<'_>, worker: Option<&RuntimeInfo>) {
     }
     match port::tcp(near).await {
         Ok(()) => subject.ok("tcp", format!("{near} accepts connections")),
-        Err(error) => subject.warning(
-            "tcp",
-            format!("{near}: {error}"),
-            "nodes whose network blocks UDP cannot use this relay",
-        ),
+        Err(error) => subject.warning("tcp", format!("{near}: {error}"), TCP_SHUT),
     }
 }
 
@@ -288,4 +297,24 @@ async fn fetch(url: &str) -> Result<String, String> {
         bytes.extend_from_slice(&chunk);
     }
     String::from_utf8(bytes).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlead_host::FileError;
+
+    /// Another user's folder is not said to be a wrong one.
+    #[test]
+    fn a_folder_that_may_not_be_read_is_told_from_a_wrong_one() {
+        let error = |kind: io::ErrorKind| {
+            member::MemberError::from(FileError::Io {
+                action: "read",
+                path: "/d/member.json".into(),
+                source: kind.into(),
+            })
+        };
+        assert!(unreadable(&error(io::ErrorKind::PermissionDenied)).contains("the user that owns"));
+        assert!(unreadable(&error(io::ErrorKind::NotFound)).contains("fairlead enrol"));
+    }
 }

@@ -13,6 +13,10 @@ mod report;
 use crate::cli::verbs::Doctor;
 use crate::exit::{Exit, Failure};
 
+/// What a relay whose TCP port does not answer costs: only liveness connections go there.
+const TCP_SHUT: &str =
+    "tunnels go over UDP and work without it; nodes notice a dead relay later. Open the port for TCP too";
+
 /// Runs the checks, prints them, and says by the exit how they went.
 pub(crate) async fn run(flags: &Doctor) -> Result<Exit, Failure> {
     let report = match &flags.dir {

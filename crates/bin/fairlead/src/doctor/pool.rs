@@ -1,12 +1,14 @@
 //! Checks by way of the control plane.
 
+use super::TCP_SHUT;
 use super::port;
 use super::report::{Report, Subject};
 use crate::cli::verbs::Doctor;
 use crate::exit::{Exit, Failing, Failure};
 use crate::profile;
 use crate::rest::{RestClient, RestError, segment};
-use crate::verbs::{copies, nearest, once};
+use crate::table;
+use crate::verbs::{copies, once, said};
 use fairlead_admin::json;
 use fairlead_model::{ApiCode, HostPort, WallTime};
 use std::collections::BTreeSet;
@@ -29,11 +31,8 @@ struct Pool {
 
 /// No member or link of that name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no relay, node or link `{name}`{hint}")]
-struct Unknown {
-    name: String,
-    hint: String,
-}
+#[error("{0}")]
+struct Unknown(String);
 
 impl Failing for Unknown {
     fn exit(&self) -> Exit {
@@ -71,12 +70,8 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
             .chain(nodes)
             .chain(pool.links.iter().map(|l| l.name.clone()))
             .collect();
-        let hint = nearest(name, &names).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
-        return Err(Unknown {
-            name: name.clone(),
-            hint,
-        }
-        .into());
+        let error = format!("there is no relay, node or link `{name}`");
+        return Err(Unknown(said(&error, name, &names, false)).into());
     }
     control(&mut report, &pool.status);
     let mut subject = report.on("warnings");
@@ -172,10 +167,10 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
         ),
         Some(w) => {
             let found = format!(
-                "listening, pid {}, {} tunnels, {} hop sessions, {} MiB",
+                "listening, pid {}, {}, {}, {} MiB",
                 w.pid,
-                w.live_tunnels,
-                w.hop_sessions,
+                table::counted(w.live_tunnels, "tunnel"),
+                table::counted(w.hop_sessions, "hop session"),
                 w.memory_bytes >> 20
             );
             if relay.state == "offline" {
@@ -238,11 +233,13 @@ fn on_host(kind: &str, what: &str) -> String {
 fn policy(subject: &mut Subject<'_>, kind: &str, policy: &json::Policy) {
     let shown = crate::verbs::head;
     if !policy.refused.is_empty() {
-        subject.failed(
-            "policy",
-            format!("refused: {}", policy.refused),
-            &on_host(kind, "a full disk, or a folder of another installation: see"),
-        );
+        let advice = match json::refused_as_older(&policy.refused) {
+            true => "the control plane's store is older than what this member holds: was it restored from a copy? \
+                     See backup and restore in the guide"
+                .to_owned(),
+            false => on_host(kind, "a full disk, or a folder of another installation: see"),
+        };
+        subject.failed("policy", format!("refused: {}", policy.refused), &advice);
     } else if policy.wanted.is_none() {
         subject.unmeasured("policy", "none has been made for it yet", "");
     } else if policy.applied == policy.wanted {
@@ -304,11 +301,7 @@ async fn listeners(subject: &mut Subject<'_>, relay: &json::Relay) {
         }
         match port::tcp(at).await {
             Ok(()) => subject.ok("tcp", format!("{at} accepts connections")),
-            Err(error) => subject.warning(
-                "tcp",
-                format!("{at}: {error}"),
-                "nodes whose network blocks UDP cannot use this relay; open the port, or let them use others",
-            ),
+            Err(error) => subject.warning("tcp", format!("{at}: {error}"), TCP_SHUT),
         }
     }
 }
@@ -396,8 +389,8 @@ fn member_node(subject: &mut Subject<'_>, node: &json::Node, relay_ready: bool) 
             subject.ok(
                 "relay",
                 format!(
-                    "{name}: connected, {} endpoints registered",
-                    reach.registered.len()
+                    "{name}: connected, {} registered",
+                    table::counted(reach.registered.len(), "endpoint")
                 ),
             );
         } else {
@@ -502,7 +495,10 @@ async fn tunnels(
         let name = format!("link {} through {}", path.link.name, path.relay.name);
         if done >= TUNNELS_MAX {
             let left = paths.len() - done;
-            let found = format!("{left} more paths: one run tries {TUNNELS_MAX}");
+            let found = format!(
+                "{} more: one run tries {TUNNELS_MAX}",
+                table::counted(left, "path")
+            );
             subject.unmeasured("tunnel", found, "name a link to try its paths");
             return;
         }

@@ -121,10 +121,10 @@ impl Report {
         }
         let count = |outcome| self.checks.iter().filter(|c| c.outcome == outcome).count();
         table::line(&format!(
-            "\n{} checks: {} ok, {} warnings, {} failed, {} not measured",
-            self.checks.len(),
+            "\n{}: {} ok, {}, {} failed, {} not measured",
+            table::counted(self.checks.len(), "check"),
             count(Outcome::Ok),
-            count(Outcome::Warning),
+            table::counted(count(Outcome::Warning), "warning"),
             count(Outcome::Failed),
             count(Outcome::NotMeasured),
         ));

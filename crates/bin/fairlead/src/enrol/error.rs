@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub(crate) enum EnrolError {
     /// The folder is a member's already.
     #[error(
-        "{} is already enrolled as {who}: use another --dir, or remove the member first",
+        "{} is already enrolled as {who}: use another --dir; if that enrolment is to end, move the folder away",
         dir.display()
     )]
     AlreadyEnrolled { dir: PathBuf, who: String },
@@ -30,9 +30,7 @@ pub(crate) enum EnrolError {
         source: io::Error,
     },
     /// The folder beside it, where the member's folder is built.
-    #[error(
-        "--dir cannot be used, and the token was not spent: its parent must be writable (any other --dir will do)"
-    )]
+    #[error("--dir cannot be used, and the token was not spent{}", mend(.0))]
     Staging(#[source] FileError),
     /// Somebody else enrols into it.
     #[error("another enrolment into this --dir is running")]
@@ -57,6 +55,32 @@ pub(crate) enum EnrolError {
     Files(#[source] MemberError),
 }
 
+/// What to do where the folder beside the member's cannot be made or written.
+fn mend(error: &FileError) -> &'static str {
+    let FileError::Io { source, .. } = error else {
+        return "";
+    };
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ": make room on its file system, or give a --dir on another one"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            ": its parent must be writable (any other --dir will do)"
+        }
+        _ => " (any other --dir will do)",
+    }
+}
+
+impl EnrolError {
+    /// A place that is in use is told from one that cannot be locked.
+    pub(super) fn lock(error: LockError) -> Self {
+        match error {
+            LockError::Held { .. } => Self::Running(error),
+            LockError::File(error) => Self::Staging(error),
+        }
+    }
+}
+
 impl Failing for EnrolError {
     fn exit(&self) -> Exit {
         match self {
@@ -71,5 +95,28 @@ impl Failing for EnrolError {
             | Self::Answer(_)
             | Self::Files(_) => Exit::Failed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk is told from a folder without the right to write.
+    #[test]
+    fn the_advice_for_a_folder_fits_its_reason() {
+        let told = |kind: io::ErrorKind| {
+            let error = FileError::Io {
+                action: "write",
+                path: "/d/.alpha.enrol/lock".into(),
+                source: kind.into(),
+            };
+            EnrolError::lock(LockError::File(error)).to_string()
+        };
+        let full = told(io::ErrorKind::StorageFull);
+        assert!(full.contains("make room") && full.contains("not spent"), "{full}");
+        let denied = told(io::ErrorKind::PermissionDenied);
+        assert!(denied.contains("must be writable"), "{denied}");
+        assert!(!denied.contains("make room") && !full.contains("writable"));
     }
 }

@@ -54,7 +54,7 @@ impl Staging {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let path = parent.join(format!(".{name}.enrol"));
         file::make_folder(&path, FOLDER_MODE).map_err(EnrolError::Staging)?;
-        let lock = FolderLock::acquire(&path).map_err(EnrolError::Running)?;
+        let lock = FolderLock::acquire(&path).map_err(EnrolError::lock)?;
         let folder = MemberFolder::new(path);
         Ok(Self {
             place: place.to_owned(),

@@ -28,6 +28,8 @@ const REFUSALS_MAX: u32 = 5;
 enum NotYet {
     /// It does not take the admin token.
     Refused,
+    /// The pool was ready once, and the admin token's file is no longer there.
+    TokenGone,
     /// Anything else, in words.
     Because(String),
 }
@@ -84,6 +86,7 @@ impl Builder<'_> {
                     }
                     "it refuses the admin token".to_owned()
                 }
+                Err(NotYet::TokenGone) => return Err(UpError::TokenGone(folder.admin_token_path())),
                 Err(NotYet::Because(why)) => why,
             };
             if began.elapsed() > CONTROL_LIMIT {
@@ -96,8 +99,13 @@ impl Builder<'_> {
 
     async fn try_control(&self, folder: &ControlFolder) -> Result<RestClient, NotYet> {
         let (ca, token) = (folder.ca_path(), folder.admin_token_path());
-        if !(ca.exists() && token.exists()) {
-            return Err(NotYet::Because("it has not made its keys yet".to_owned()));
+        for file in [&ca, &token] {
+            if !file.exists() {
+                return Err(match self.layout.is_settled() && *file == token {
+                    true => NotYet::TokenGone,
+                    false => NotYet::Because(format!("it has not made {} yet", file.display())),
+                });
+            }
         }
         let client = profile::client_of(self.addresses.control.into(), &ca, &token)
             .map_err(|e| NotYet::Because(UpError::client(&e).to_string()))?;
@@ -157,7 +165,13 @@ impl Builder<'_> {
                 listen: wish.listen.to_string(),
                 class: Some(wish.class.to_string()),
             };
-            let _: json::Link = client.post("/v1/links", &body).await?;
+            let _: json::Link = client
+                .post("/v1/links", &body)
+                .await
+                .map_err(|source| UpError::Link {
+                    name: body.name.clone(),
+                    source,
+                })?;
             self.progress.say(&format!(
                 "link {}: {} on alpha, to {} of beta",
                 wish.name, wish.listen, wish.target

@@ -29,6 +29,11 @@ pub(crate) enum UpError {
     Malformed { path: PathBuf, reason: String },
     #[error("not every address of the pool can be used; nothing was started:{}", list(.0))]
     Ports(Vec<PortError>),
+    #[error(
+        "not every address of the pool can be used; nothing was started:{}\nwith `--ports auto`, free ports are \
+         chosen for what is new", list(.0)
+    )]
+    NewPorts(Vec<PortError>),
     #[error("alpha cannot listen for a link; free the address, or give the link another one:{}", list(.0))]
     Listen(Vec<PortError>),
     #[error(transparent)]
@@ -64,6 +69,18 @@ pub(crate) enum UpError {
         .0.display()
     )]
     Revoked(PathBuf),
+    #[error(
+        "{} is missing, and the control plane makes it only once: put an admin token with the scope admin:system \
+         there, or remove the pool's folder to begin anew",
+        .0.display()
+    )]
+    TokenGone(PathBuf),
+    #[error("link {name} cannot be added")]
+    Link {
+        name: String,
+        #[source]
+        source: RestError,
+    },
     #[error("the pool was not ready after {seconds} s; still waiting for:{waiting}\nlogs: {}", logs.display())]
     NotReady {
         seconds: u64,
@@ -80,6 +97,14 @@ fn list(errors: &[PortError]) -> String {
 }
 
 impl UpError {
+    /// A folder that is in use is told from one that cannot be locked, such as one on a full disk.
+    pub(super) fn lock(error: LockError) -> Self {
+        match error {
+            LockError::Held { .. } => Self::Lock(error),
+            LockError::File(error) => Self::File(error),
+        }
+    }
+
     /// Alpha does not get these addresses; who has them is looked up.
     pub(super) fn listen(addresses: &[ListenAddress]) -> Self {
         let error = |a: &ListenAddress| ports::explain(a.0, Protocol::Tcp, io::ErrorKind::AddrInUse.into());
@@ -100,14 +125,14 @@ impl Failing for UpError {
         match self {
             Self::Lock(error) => Exit::of_lock(error),
             Self::Port(error) => error.exit(),
-            Self::Ports(errors) | Self::Listen(errors) => {
+            Self::Ports(errors) | Self::NewPorts(errors) | Self::Listen(errors) => {
                 match errors.iter().any(|e| e.exit() == Exit::Conflict) {
                     true => Exit::Conflict,
                     false => Exit::Failed,
                 }
             }
             Self::Revoked(_) => Exit::Refused,
-            Self::Rest(error) => error.exit(),
+            Self::Rest(error) | Self::Link { source: error, .. } => error.exit(),
             Self::Signals(_)
             | Self::File(_)
             | Self::Path { .. }
@@ -117,7 +142,32 @@ impl Failing for UpError {
             | Self::KeepsEnding { .. }
             | Self::Enrol { .. }
             | Self::Client(_)
+            | Self::TokenGone(_)
             | Self::NotReady { .. } => Exit::Failed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlead_host::FolderLock;
+
+    /// A lock file that cannot be written, as on a full disk, is no other pool.
+    #[test]
+    fn a_folder_that_cannot_be_locked_is_told_from_one_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |error: &UpError| fairlead_telemetry::chain(error);
+        let _held = FolderLock::acquire(dir.path()).unwrap();
+        let held = UpError::lock(FolderLock::acquire(dir.path()).unwrap_err());
+        assert_eq!(held.exit(), Exit::Conflict);
+        assert!(
+            told(&held).contains("a pool runs here already"),
+            "{}",
+            told(&held)
+        );
+        let none = UpError::lock(FolderLock::acquire(&dir.path().join("none")).unwrap_err());
+        assert_eq!(none.exit(), Exit::Failed);
+        assert!(!told(&none).contains("a pool runs here"), "{}", told(&none));
     }
 }

@@ -163,7 +163,10 @@ impl Addresses {
                 reason: e.to_string(),
             })?;
             // Ports that turn out to be taken are chosen anew next time.
-            addresses.check_free(plan)?;
+            addresses.check_free(plan).map_err(|error| match error {
+                UpError::Ports(errors) if plan.ports == Ports::Fixed => UpError::NewPorts(errors),
+                error => error,
+            })?;
             file::write_atomic(&path, FILE_MODE, text.as_bytes())?;
         }
         Ok(addresses)

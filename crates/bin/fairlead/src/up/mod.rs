@@ -39,7 +39,7 @@ async fn run_plan(plan: &Plan) -> Result<(), UpError> {
     let layout = Layout::new(&plan.dir);
     let existed = plan.dir.exists();
     layout.create()?;
-    let _lock = FolderLock::acquire(&plan.dir).map_err(UpError::Lock)?;
+    let _lock = FolderLock::acquire(&plan.dir).map_err(UpError::lock)?;
     let progress = Progress::new();
     progress.say(&format!(
         "fairlead {}: a pool in {}",

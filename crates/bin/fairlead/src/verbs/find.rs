@@ -28,7 +28,7 @@ struct NotFound {
 }
 
 /// The error, and the name that was likely meant, else all of them if it does not list them itself.
-fn said(error: &str, text: &str, names: &[String], more: bool) -> String {
+pub(crate) fn said(error: &str, text: &str, names: &[String], more: bool) -> String {
     let there = are(names, more);
     match nearest(text, names) {
         Some(name) => format!("{error}; did you mean `{name}`?"),
@@ -38,7 +38,7 @@ fn said(error: &str, text: &str, names: &[String], more: bool) -> String {
 }
 
 /// The name most like `text`, if one is as like it as a slip of the finger leaves it.
-pub(crate) fn nearest<'a>(text: &str, names: &'a [String]) -> Option<&'a String> {
+fn nearest<'a>(text: &str, names: &'a [String]) -> Option<&'a String> {
     const LIKE_MIN: f64 = 0.8;
     let like = |name: &str| strsim::jaro_winkler(&text.to_lowercase(), &name.to_lowercase());
     let best = names.iter().max_by(|a, b| like(a).total_cmp(&like(b)))?;

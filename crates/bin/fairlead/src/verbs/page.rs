@@ -111,7 +111,11 @@ pub(super) fn issued(issued: &json::Issued) {
 }
 
 pub(super) fn issued_again(issued: &json::Issued) {
-    table::line(&steps(issued, "has a new token, and no older one works"));
+    table::line(&steps(
+        issued,
+        "has a new token; an older one, or an enrolment that never connected, has ended (move its folder away if \
+         --dir names it)",
+    ));
 }
 
 /// What to do on the member's host. The token is given apart from the command, which asks for it:

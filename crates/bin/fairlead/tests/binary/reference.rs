@@ -48,7 +48,7 @@ fn settings_page() -> String {
         "## The pool's\n\n\
          Kept in the control plane's store, one value for the whole pool; `fairlead settings ls|get|set` or\n\
          `/v1/settings`. A change is audited and reaches every relay with its next policy. Durations are whole numbers\n\
-         with a unit, such as `90m` or `72h`.\n\n\
+         with units, ms, s, m, h or d, such as `90m`, `2d` or `1h30m`.\n\n\
          | key | default | range | meaning | from |\n|---|---|---|---|---|\n",
     );
     let mut table: Vec<_> = fairlead_control::setting::TABLE.iter().collect();

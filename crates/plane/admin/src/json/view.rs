@@ -63,6 +63,19 @@ pub struct Policy {
     pub lease_not_after: Option<String>,
 }
 
+/// Whether a member's reason to refuse its policy is that it holds a newer one (R-POL-04): the control
+/// plane's store is older than the member. The reasons are words on the wire: those of the relays'
+/// admission (`ApplyRefused`) and of the node daemon (`Refused`).
+#[must_use]
+pub fn refused_as_older(refused: &str) -> bool {
+    let relay = ["its epoch ", "its leader term ", "its revision "]
+        .iter()
+        .any(|what| refused.contains(what))
+        && refused.contains(" is below ");
+    let node = refused.contains("the node policy is ") && refused.contains(", held is ");
+    relay || node
+}
+
 impl From<api::PolicyView> for Policy {
     fn from(p: api::PolicyView) -> Self {
         Self {

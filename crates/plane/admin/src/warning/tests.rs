@@ -49,6 +49,22 @@ fn relay(name: &str, state: RelayState) -> RelayView {
     }
 }
 
+fn worker(state: &'static str) -> fairlead_control::api::WorkerView {
+    fairlead_control::api::WorkerView {
+        state,
+        version: String::new(),
+        pid: 1,
+        restarts: 9,
+        last_exit: "exited with code 1".to_owned(),
+        live_tunnels: 0,
+        hop_sessions: 0,
+        memory_bytes: 0,
+        open_descriptors: 0,
+        bytes_relayed: 0,
+        metrics: String::new(),
+    }
+}
+
 fn node(name: &str, state: NodeState) -> NodeView {
     NodeView {
         copies: None,
@@ -215,19 +231,7 @@ fn advice_fits_the_reason() {
     };
     let mut unready = relay("a", RelayState::NotReady);
     assert!(advice(&unready).contains("UDP port"));
-    unready.worker = Some(fairlead_control::api::WorkerView {
-        state: "crash-loop",
-        version: String::new(),
-        pid: 1,
-        restarts: 9,
-        last_exit: "exited with code 1".to_owned(),
-        live_tunnels: 0,
-        hop_sessions: 0,
-        memory_bytes: 0,
-        open_descriptors: 0,
-        bytes_relayed: 0,
-        metrics: String::new(),
-    });
+    unready.worker = Some(worker("crash-loop"));
     assert!(advice(&unready).contains("log on its host"));
     unready.policy.refused = "the policy cannot be written to disk".to_owned();
     assert!(advice(&unready).contains("disk is full"));
@@ -235,6 +239,50 @@ fn advice_fits_the_reason() {
     node.policy.refused = "the documents cannot be kept".to_owned();
     let found = warnings(&look(Vec::new(), vec![node], Vec::new()));
     assert!(found[0].action.contains("disk is full"), "{found:?}");
+}
+
+/// R-POL-04: a member that holds something newer than the control plane gives is no full disk; all
+/// words in which relays and nodes say so are known.
+#[test]
+fn a_store_that_was_restored_is_named_where_members_hold_something_newer() {
+    for refused in [
+        "its epoch 1 is below 2",
+        "its leader term 2 is below 4",
+        "the policy is refused: its revision 10 is below 11",
+        "the node policy is of leader term 2, held is 4",
+        "the node policy is 1.10, held is 1.11",
+    ] {
+        let (mut relay, mut node) = (relay("a", RelayState::NotReady), node("n", NodeState::NotReady));
+        relay.policy.refused = refused.to_owned();
+        node.policy.refused = refused.to_owned();
+        let found = warnings(&look(vec![relay], vec![node], Vec::new()));
+        for code in ["RELAY_NOT_READY", "NODE_NOT_READY"] {
+            let warning = found.iter().find(|w| w.code == code).unwrap();
+            assert!(
+                warning.action.contains("store is older"),
+                "{refused}: {warning:?}"
+            );
+        }
+    }
+    assert!(!crate::json::refused_as_older("it is for relay 7"));
+}
+
+/// Of a relay whose last report says that it holds no lease, nobody is told that it admits on.
+#[test]
+fn an_offline_relay_without_a_lease_is_not_said_to_admit() {
+    let action = |relay: RelayView| {
+        let found = warnings(&look(vec![relay], Vec::new(), Vec::new()));
+        let offline = found.iter().find(|w| w.code == "RELAY_OFFLINE");
+        offline.map(|w| w.action.clone()).unwrap_or_default()
+    };
+    let mut offline = relay("a", RelayState::Offline);
+    offline.worker = Some(worker("crash-loop"));
+    assert!(action(offline.clone()).contains("until its lease ends"));
+    offline.policy.lease_not_after = None;
+    assert!(!action(offline.clone()).contains("lease"));
+    // A control plane that has just started has heard nothing of it.
+    offline.worker = None;
+    assert!(action(offline).contains("until its lease ends"));
 }
 
 /// What has just begun is not yet a trouble, and what was refused long ago no longer one.

@@ -11,7 +11,7 @@ use crate::setting::Settings;
 use crate::token::hash;
 use crate::view::Viewer;
 use fairlead_host::rng;
-use fairlead_model::address::RELAY_PORT;
+use fairlead_model::address::{Host, RELAY_PORT};
 use fairlead_model::{ApiCode, FailureDomain, HostPort, Name};
 
 impl Control {
@@ -25,6 +25,13 @@ impl Control {
         let address = HostPort::parse(&input.address, Some(RELAY_PORT))
             .map_err(|e| faults.add("address", e))
             .ok();
+        if let Some(Host::Ip(ip)) = address.as_ref().map(HostPort::host)
+            && ip.is_unspecified()
+        {
+            // It is where a relay may listen, not where anybody reaches it.
+            let message = format!("`{ip}` is no host's address: give the one at which nodes reach the relay");
+            faults.add("address", message);
+        }
         // Without labels of its own a relay fails alone: its name is its host's label.
         let labels = input
             .failure_domain

@@ -39,8 +39,9 @@ impl Control {
             .map(|l| &l.name.0)
             .collect();
         if !uses.is_empty() {
+            let them = if uses.len() == 1 { "it" } else { "them" };
             return Err(in_use(&mut uses, |links| {
-                format!("node {name} is in use by {links}; remove them first with `fairlead link rm`")
+                format!("node {name} is in use by {links}; remove {them} first with `fairlead link rm`")
             }));
         }
         let view = Viewer::new(&self.0).node(&record);
@@ -103,20 +104,25 @@ impl Control {
         }
         let mut orphans = orphans(state, &viewer, record);
         if !orphans.is_empty() {
+            let (moved, them) = match orphans.len() {
+                1 => ("it has", "it"),
+                _ => ("they have", "them"),
+            };
             return Err(in_use(&mut orphans, |links| {
                 format!(
                     "relay {name} carries {links}, which no other relay carries that is ready; start another relay \
-                     and wait until they have moved, or remove them"
+                     and wait until {moved} moved, or remove {them}"
                 )
             }));
         }
         let nodes = viewer.nodes_on(record.id.0);
         if nodes > 0 {
+            let what = if nodes == 1 { "node" } else { "nodes" };
             return Err(ApiError::new(
                 ApiCode::RelayOfflineRemovalUnsafe,
                 format!(
-                    "relay {name} is offline, but {nodes} connected nodes still reach its worker; stop it on its \
-                     host first"
+                    "relay {name} is offline, but its worker is still reached by {nodes} connected {what}; stop it \
+                     on its host first"
                 ),
             )
             .with_detail("nodes", nodes));

@@ -1,7 +1,7 @@
 //! One-shot tokens: who may use one, how often, and what a refusal says.
 
 use crate::fixture::{FROM, Plane, request};
-use fairlead_control::api::{MemberRole, RelayState};
+use fairlead_control::api::{AddRelay, AddToken, MemberRole, RelayState};
 use fairlead_host::Clock;
 use fairlead_model::{ApiCode, WallTime};
 use rcgen::KeyPair;
@@ -82,6 +82,24 @@ async fn a_lost_reply_is_given_again() {
 
 /// R-ENR-01, R-ENR-02, R-POL-05: each refusal has its own code and says what is wrong; the token
 /// stays usable.
+/// Where a relay may listen is not where nodes reach it: 0.0.0.0 is refused as its address.
+#[tokio::test]
+async fn an_address_of_no_host_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    for address in ["0.0.0.0", "0.0.0.0:9443", "[::]:9443"] {
+        let input = AddRelay {
+            name: "one".to_owned(),
+            address: address.to_owned(),
+            ..AddRelay::default()
+        };
+        let refused = plane.control.add_relay(&plane.admin, input).await.unwrap_err();
+        let fault = refused.faults.first().unwrap();
+        assert_eq!(fault.field, "address", "{refused}");
+        assert!(fault.message.contains("no host's address"), "{}", fault.message);
+    }
+}
+
 #[tokio::test]
 async fn refusals_have_their_codes() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,6 +114,16 @@ async fn refusals_have_their_codes() {
     };
     let unknown = refused(&|r| r.token = "never-issued".to_owned()).await;
     assert_eq!(unknown.code, ApiCode::TokenUnknown);
+    // The other kind of token is told as such.
+    let input = AddToken {
+        name: "ci".to_owned(),
+        scopes: vec!["read".to_owned()],
+    };
+    let admin = plane.control.add_token(&plane.admin, input).await.unwrap();
+    let mixed_up = refused(&|r| r.token.clone_from(&admin.secret)).await;
+    assert_eq!(mixed_up.code, ApiCode::TokenUnknown);
+    assert!(mixed_up.message.contains("admin token"), "{mixed_up}");
+    assert!(!unknown.message.contains("admin token"), "{unknown}");
     let other = refused(&|r| r.role = "relay".to_owned()).await;
     assert_eq!(other.code, ApiCode::TokenOtherMember);
     let day = Duration::from_secs(86_400);

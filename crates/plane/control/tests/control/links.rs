@@ -112,7 +112,8 @@ async fn from_enrolment_to_revocation() {
         assert!(metrics.lines().any(|l| l == line), "{line} is not in\n{metrics}");
     }
     assert!(
-        view.placement_reason.contains("spread 2 over 2 ready relays"),
+        view.placement_reason
+            .contains("on 2 of 2 ready relays (spread 2)"),
         "{}",
         view.placement_reason
     );
