@@ -86,7 +86,7 @@ pub(crate) async fn check(dir: &Path) -> Report {
 
 /// What to do where the folder cannot be read.
 fn unreadable(error: &(dyn Error + 'static)) -> &'static str {
-    let denied = std::iter::successors(Some(error), |e| e.source())
+    let denied = std::iter::successors(Some(error), |e| (**e).source())
         .filter_map(|e| e.downcast_ref::<io::Error>())
         .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
     match denied {
