@@ -359,8 +359,8 @@ impl Drop for SmallUp {
     }
 }
 
-/// `up` whose disk is full goes on, says once which file it could not write, and has it right again when
-/// there is room.
+/// `up` whose disk is full goes on, says which member ends or, once, which file it could not write, and
+/// has all right again when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
     let up = SmallUp::start(DISK_BYTES)?;
@@ -379,20 +379,22 @@ async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
 
     let old = up.pid("/nodes/1/pid")?;
     process::kill9(old)?;
+    // A node writes its boot count before it runs, `up` the new process's number when it does: whichever
+    // meets the full disk first.
     let folder = up.dir.display().to_string();
-    wait::until("`up` says what it could not write", BACK_LIMIT, || async {
+    wait::until("`up` says what the disk keeps it from", BACK_LIMIT, || async {
         let said = up.said()?;
-        let line = said.lines().find(|l| l.starts_with("the pool goes on, but "));
-        let line = line.with_context(|| said.clone())?;
-        ensure!(
-            line.contains(&folder) && line.contains("pool.json") && line.contains("No space left on device"),
-            "{line}"
-        );
+        if let Some(line) = said.lines().find(|l| l.starts_with("the pool goes on, but ")) {
+            let what = [folder.as_str(), "pool.json", "No space left on device"];
+            ensure!(what.iter().all(|part| line.contains(part)), "{line}");
+            return Ok(());
+        }
+        ensure!(said.contains("beta ended (exit code 1)"), "{said}");
         Ok(())
     })
     .await?;
     ensure!(
-        up.said()?.matches("the pool goes on, but").count() == 1,
+        up.said()?.matches("the pool goes on, but").count() <= 1,
         "{}",
         up.said()?
     );
