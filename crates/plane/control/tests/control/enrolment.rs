@@ -98,6 +98,7 @@ async fn an_address_of_no_host_is_refused() {
         assert_eq!(fault.field, "address", "{refused}");
         assert!(fault.message.contains("no host's address"), "{}", fault.message);
     }
+    plane.stop().await;
 }
 
 #[tokio::test]
