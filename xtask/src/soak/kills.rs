@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// F-04: every gap is shorter.
 const GAP_MAX: Duration = Duration::from_secs(3);
@@ -47,10 +48,10 @@ pub(crate) struct KillsArgs {
 /// What both directions have done so far.
 #[derive(Debug, Default)]
 struct Counts {
-    up_sent: AtomicU64,
-    up_received: AtomicU64,
-    down_sent: AtomicU64,
-    down_received: AtomicU64,
+    up_sent: Arc<AtomicU64>,
+    up_received: Arc<AtomicU64>,
+    down_sent: Arc<AtomicU64>,
+    down_received: Arc<AtomicU64>,
 }
 
 /// What was greatest while it ran.
@@ -70,14 +71,14 @@ pub(super) async fn run(arguments: &KillsArgs) -> Result<()> {
         .start()
         .await?;
     let (near, far) = ends.open(pool.listen("soak")?).await?;
-    let counts = Arc::new(Counts::default());
+    let counts = Counts::default();
     let start = Instant::now();
     let most = RefCell::new(Most::default());
     let killed = RefCell::new(BTreeMap::new());
     let traffic = async {
         let c = &counts;
-        let up = one_end(near, (81, 82), len, &c.up_sent, &c.down_received);
-        let down = one_end(far, (82, 81), len, &c.down_sent, &c.up_received);
+        let up = one_end(near, (81, 82), len, c.up_sent.clone(), c.down_received.clone());
+        let down = one_end(far, (82, 81), len, c.down_sent.clone(), c.up_received.clone());
         let both = async { tokio::try_join!(up, down) };
         tokio::select! {
             done = both => done,
@@ -128,22 +129,32 @@ pub(super) async fn run(arguments: &KillsArgs) -> Result<()> {
 }
 
 /// Sends and receives at one end at once, `len` bytes each way, to the ends of both.
+/// Both halves, each in a task of its own: on one task a half that is always ready takes the other's
+/// turns, and the gap measured would be that of the load generator.
 async fn one_end(
     stream: TcpStream,
     (out, back): (u64, u64),
     len: u64,
-    sent: &AtomicU64,
-    received: &AtomicU64,
+    sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
 ) -> Result<verified::Received> {
     let (read, write) = stream.into_split();
-    let (mut read, mut write) = (Counted(read, received), Counted(write, sent));
-    let sending = async {
-        let hash = verified::send(&mut write, out, len).await?;
+    let mut halves = JoinSet::new();
+    halves.spawn(async move {
+        let mut write = Counted(write, sent);
+        verified::send(&mut write, out, len).await?;
         write.shutdown().await.context("shutdown")?;
-        anyhow::Ok(hash)
-    };
-    let (_, received) = tokio::try_join!(sending, verified::receive_to_end(&mut read, back, len))?;
-    Ok(received)
+        anyhow::Ok(None)
+    });
+    halves.spawn(async move {
+        let mut read = Counted(read, received);
+        Ok(Some(verified::receive_to_end(&mut read, back, len).await?))
+    });
+    let mut whole = None;
+    while let Some(half) = halves.join_next().await {
+        whole = half??.or(whole);
+    }
+    whole.context("nothing was received")
 }
 
 /// Watches for ever.
@@ -182,9 +193,9 @@ fn mib(bytes: u64) -> f64 {
 }
 
 /// Half a socket that counts.
-struct Counted<'a, T>(T, &'a AtomicU64);
+struct Counted<T>(T, Arc<AtomicU64>);
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -198,7 +209,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
