@@ -160,6 +160,32 @@ async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Resul
     watched.settled().await
 }
 
+/// F-10, R-GEN-02: the same at 9443/tcp of every relay: none stays open, a good node joins meanwhile, and
+/// the workers give the memory back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
+    let count = if is_soak() { 5_000 } else { 750 };
+    let (pool, _target) = pool_with_a_link().await?;
+    let watched = Watched::of(&pool)?;
+    let hello = tls::hello("relay.fairlead.internal")?;
+    let all_but_one = hello.get(..hello.len() - 1).context("hello")?.to_vec();
+    let parts = [Vec::new(), vec![0x16], all_but_one];
+    let mut storms = JoinSet::new();
+    for relay in pool.file()?.relays {
+        let (at, parts): (SocketAddr, _) = (relay.address.parse()?, parts.clone());
+        storms.spawn(async move { attack::storm(at, count, &parts, HANDSHAKE_LIMIT).await });
+    }
+    // In the thick of it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    good_ones_are_served(&pool, "second").await?;
+    while let Some(tally) = storms.join_next().await {
+        let tally: Tally = tally?;
+        println!("9443/tcp: {tally:?}");
+        ensure!(tally.open == 0 && tally.closed > count / 2, "{tally:?}");
+    }
+    watched.settled().await
+}
+
 /// What is thrown at one door, and how long it may stay open.
 struct Thrown {
     what: String,
