@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,9 +31,18 @@ struct Shared {
     began: Instant,
     /// Of the last echo, in nanoseconds since `began`.
     last: AtomicU64,
-    longest: AtomicU64,
+    longest: Mutex<Longest>,
     received: AtomicU64,
     fault: Mutex<Option<String>>,
+}
+
+/// The longest gap and where it began, in nanoseconds; the latter since `Shared::began`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Longest {
+    /// When it was forgotten last.
+    since: u64,
+    from: u64,
+    length: u64,
 }
 
 impl PingPong {
@@ -47,7 +56,7 @@ impl PingPong {
         let shared = Arc::new(Shared {
             began: Instant::now(),
             last: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
+            longest: Mutex::default(),
             received: AtomicU64::new(0),
             fault: Mutex::new(None),
         });
@@ -65,15 +74,25 @@ impl PingPong {
 
     /// Forgets the gaps so far.
     pub fn begin(&self) {
-        self.shared.longest.store(0, Ordering::SeqCst);
+        *self.shared.longest() = Longest {
+            since: self.shared.now(),
+            ..Longest::default()
+        };
     }
 
     /// The longest gap since [`PingPong::begin`], one that still lasts included.
     #[must_use]
     pub fn longest(&self) -> Duration {
-        let last = Duration::from_nanos(self.shared.last.load(Ordering::SeqCst));
-        let lasting = self.shared.began.elapsed().saturating_sub(last);
-        lasting.max(Duration::from_nanos(self.shared.longest.load(Ordering::SeqCst)))
+        let last = self.shared.last.load(Ordering::SeqCst);
+        let lasting = self.shared.now().saturating_sub(last);
+        Duration::from_nanos(lasting.max(self.shared.longest().length))
+    }
+
+    /// How long after [`PingPong::begin`] the longest gap began.
+    #[must_use]
+    pub fn longest_after(&self) -> Duration {
+        let longest = *self.shared.longest();
+        Duration::from_nanos(longest.from.saturating_sub(longest.since))
     }
 
     /// How many echoes have come.
@@ -113,6 +132,16 @@ impl PingPong {
             None => Ok(()),
             Some(fault) => bail!("{fault}"),
         }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn longest(&self) -> MutexGuard<'_, Longest> {
+        self.longest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -165,9 +194,14 @@ fn pong(mut stream: TcpStream, shared: &Shared) -> Result<()> {
             .read_exact(&mut buffer)
             .with_context(|| format!("number {number}"))?;
         ensure!(buffer[..] == record(number)[..], "echo {number} is wrong");
-        let now = u64::try_from(shared.began.elapsed().as_nanos())?;
-        let gap = now.saturating_sub(shared.last.swap(now, Ordering::SeqCst));
-        shared.longest.fetch_max(gap, Ordering::SeqCst);
+        let now = shared.now();
+        let from = shared.last.swap(now, Ordering::SeqCst);
+        let length = now.saturating_sub(from);
+        let mut longest = shared.longest();
+        if length > longest.length {
+            (longest.from, longest.length) = (from, length);
+        }
+        drop(longest);
         shared.received.fetch_add(1, Ordering::SeqCst);
     }
     Ok(())

@@ -47,6 +47,8 @@ pub(crate) struct GapsArgs {
 /// What happens to the carrying relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Event {
+    /// Nothing: what machine and measurement do by themselves in the time of a planned move.
+    Nothing,
     /// Its worker is asked to end and tells its nodes first.
     Planned,
     /// Its worker dies of SIGKILL.
@@ -58,10 +60,17 @@ enum Event {
 }
 
 impl Event {
-    const ALL: [Self; 4] = [Self::Planned, Self::Killed, Self::Vanished, Self::Only];
+    const ALL: [Self; 5] = [
+        Self::Nothing,
+        Self::Planned,
+        Self::Killed,
+        Self::Vanished,
+        Self::Only,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Nothing => "nothing happens",
             Self::Planned => "planned move",
             Self::Killed => "killed worker",
             Self::Vanished => "vanished host",
@@ -74,7 +83,15 @@ impl Event {
 struct Cell {
     event: Event,
     delay_ms: u64,
-    gaps: Vec<Duration>,
+    gaps: Vec<Gap>,
+}
+
+/// The longest gap of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Gap {
+    length: Duration,
+    /// When it began, after the event.
+    after: Duration,
 }
 
 /// Measures and prints the table.
@@ -146,7 +163,7 @@ impl Ground {
         self.pings.until_even(EVEN_LIMIT).await
     }
 
-    async fn round(&self, event: Event) -> Result<Duration> {
+    async fn round(&self, event: Event) -> Result<Gap> {
         self.estate.until_connected(EVEN_LIMIT).await?;
         self.pings.until_even(EVEN_LIMIT).await?;
         let relay = self.estate.carrying().await?;
@@ -156,6 +173,7 @@ impl Ground {
         let before = self.pings.received();
         self.pings.begin();
         match event {
+            Event::Nothing => {}
             Event::Planned => process::terminate(relay.pid()?)?,
             Event::Killed | Event::Only => process::kill9(relay.pid()?)?,
             Event::Vanished => relay.cut(),
@@ -166,18 +184,21 @@ impl Ground {
         gap
     }
 
-    async fn gap(&self, event: Event, relay: &Member, before: u64) -> Result<Duration> {
+    async fn gap(&self, event: Event, relay: &Member, before: u64) -> Result<Gap> {
         match event {
-            Event::Planned => tokio::time::sleep(PLANNED_WATCH).await,
+            Event::Nothing | Event::Planned => tokio::time::sleep(PLANNED_WATCH).await,
             // What is on its way still arrives: the loss shows a round trip later at most.
             Event::Killed | Event::Vanished | Event::Only => tokio::time::sleep(self.round_trip()).await,
         }
         self.pings.until_even(EVEN_LIMIT).await?;
-        let gap = self.pings.longest();
+        let gap = Gap {
+            length: self.pings.longest(),
+            after: self.pings.longest_after(),
+        };
         if self.pings.received() == before {
             bail!("no echo came");
         }
-        if event != Event::Only {
+        if !matches!(event, Event::Nothing | Event::Only) {
             let now = self.estate.carrying().await?;
             if now.name == relay.name {
                 bail!("{} still carries after {}", relay.name, event.name());
@@ -231,7 +252,7 @@ async fn without_others(rounds: usize, delays: &[u64]) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-fn told(event: Event, delay_ms: u64, mut gaps: Vec<Duration>, start: Instant) -> Cell {
+fn told(event: Event, delay_ms: u64, mut gaps: Vec<Gap>, start: Instant) -> Cell {
     gaps.sort();
     let cell = Cell {
         event,
@@ -250,16 +271,20 @@ fn told(event: Event, delay_ms: u64, mut gaps: Vec<Duration>, start: Instant) ->
 impl Cell {
     fn median_ms(&self) -> f64 {
         let middle = self.gaps.get(self.gaps.len() / 2);
-        middle.map_or(f64::NAN, |gap| gap.as_secs_f64() * 1e3)
+        middle.map_or(f64::NAN, |gap| ms(gap.length))
     }
 
     fn most_ms(&self) -> f64 {
-        self.gaps.last().map_or(f64::NAN, |gap| gap.as_secs_f64() * 1e3)
+        self.gaps.last().map_or(f64::NAN, |gap| ms(gap.length))
     }
 
     fn figure(&self) -> String {
         format!("{:.1} / {:.1}", self.median_ms(), self.most_ms())
     }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 fn to_text(cells: &[Cell], delays: &[u64]) -> String {
@@ -283,10 +308,11 @@ fn to_text(cells: &[Cell], delays: &[u64]) -> String {
 
 fn to_json(cells: &[Cell]) -> Value {
     let cell = |cell: &Cell| {
-        let gaps: Vec<f64> = cell.gaps.iter().map(|gap| gap.as_secs_f64() * 1e3).collect();
+        let each = |of: fn(&Gap) -> Duration| cell.gaps.iter().map(of).map(ms).collect::<Vec<f64>>();
         json!({
             "event": cell.event.name(), "one_way_delay_ms": cell.delay_ms,
-            "median_ms": cell.median_ms(), "max_ms": cell.most_ms(), "gaps_ms": gaps,
+            "median_ms": cell.median_ms(), "max_ms": cell.most_ms(), "gaps_ms": each(|gap| gap.length),
+            "after_ms": each(|gap| gap.after),
         })
     };
     Value::Array(cells.iter().map(cell).collect())
@@ -298,10 +324,14 @@ mod tests {
 
     #[test]
     fn a_table_has_a_row_an_event_and_a_column_a_delay() {
+        let gap = |ms| Gap {
+            length: Duration::from_millis(ms),
+            after: Duration::from_millis(1),
+        };
         let cell = |event, delay_ms, gaps: [u64; 3]| Cell {
             event,
             delay_ms,
-            gaps: gaps.map(Duration::from_millis).to_vec(),
+            gaps: gaps.map(gap).to_vec(),
         };
         let cells = [
             cell(Event::Killed, 0, [10, 20, 90]),
@@ -316,5 +346,6 @@ mod tests {
         assert!(text.contains("| only relay restarted | 8.0 / 9.0 |"), "{text}");
         assert!(!text.contains("planned"), "{text}");
         assert_eq!(to_json(&cells)[0]["max_ms"], 90.0);
+        assert_eq!(to_json(&cells)[0]["after_ms"][2], 1.0);
     }
 }

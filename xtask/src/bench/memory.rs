@@ -23,8 +23,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Passes over all suspended streams, so that daemons have read what sockets took.
 const PASSES: usize = 4;
 const LIMIT: Duration = Duration::from_secs(60);
-/// The only relay of the measured pool.
-const RELAY: &str = "local";
+/// Streams for which the pool has one relay: a session between node and relay has 8,192 legs at most.
+const PER_RELAY: usize = 8_000;
 
 /// Arguments of `cargo xtask bench memory`.
 #[derive(Debug, clap::Args)]
@@ -46,8 +46,8 @@ type Both = (TcpStream, TcpStream);
 struct Row {
     what: &'static str,
     streams: usize,
-    /// Growth in bytes of worker, consumer and publisher; a dead worker has none.
-    worker: Option<u64>,
+    /// Growth in bytes of workers, consumer and publisher; dead workers have none.
+    workers: Option<u64>,
     consumer: u64,
     publisher: u64,
     /// What applications were able to say into suspended streams, both ways.
@@ -61,63 +61,62 @@ pub(super) fn run(arguments: &MemoryArgs) -> Result<()> {
     }
     process::raise_own_descriptors()?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let mut rows = Vec::new();
     let numbers = match arguments.smoke {
         true => vec![100],
         false => arguments.streams.clone(),
     };
+    if !arguments.json {
+        println!(
+            "| | streams | relays, KiB each | consumer, KiB each | publisher, KiB each | both nodes, MiB | said into them, MiB |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+    }
+    // Each row as soon as it is known: a later number may be more than the machine has room for.
+    let mut rows = Vec::new();
     for streams in numbers {
-        rows.extend(runtime.block_on(measure(streams))?);
+        let tell = |row: &Row| match arguments.json {
+            true => rows.push(row.to_json()),
+            false => println!("{}", row.to_text()),
+        };
+        runtime.block_on(measure(streams, tell))?;
     }
     if arguments.json {
-        let rows: Vec<Value> = rows.iter().map(Row::to_json).collect();
         println!("{}", serde_json::to_string_pretty(&rows)?);
-        return Ok(());
-    }
-    println!(
-        "| | streams | relay, KiB each | consumer, KiB each | publisher, KiB each | both nodes, MiB | said into them, MiB |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    for row in &rows {
-        println!("{}", row.to_text());
     }
     Ok(())
 }
 
-async fn measure(streams: usize) -> Result<[Row; 2]> {
+async fn measure(streams: usize, mut tell: impl FnMut(&Row)) -> Result<()> {
     eprintln!("memory: {streams} streams");
     let target = TcpListener::bind(("127.0.0.1", 0)).await?;
     let pool = Pool::builder()
-        .relays(0)
+        .relays(streams / PER_RELAY)
         .to("memory", &target.local_addr()?.to_string())?
         .start()
         .await?;
     let link = pool.listen("memory")?;
     let _warm = open(&target, link, WARM).await?;
-    let pids = [
-        pool.pid(Role::Worker(RELAY))?,
-        pool.pid(Role::Node("alpha"))?,
-        pool.pid(Role::Node("beta"))?,
-    ];
-    let resident = |place: usize| process::resident_bytes(*pids.get(place).context("pid")?);
-    let before = [resident(0)?, resident(1)?, resident(2)?];
+    let file = pool.file()?;
+    let workers: Vec<u32> = file.relays.iter().map(|relay| relay.worker_pid).collect();
+    let consumer = [pool.pid(Role::Node("alpha"))?];
+    let publisher = [pool.pid(Role::Node("beta"))?];
+    let growth = Growth::from_now([&workers, &consumer, &publisher])?;
     let mut open = open(&target, link, streams).await?;
     tokio::time::sleep(SETTLE).await;
-    let growth = |place: usize| -> Result<u64> {
-        Ok(resident(place)?.saturating_sub(*before.get(place).context("pid")?))
-    };
-    let idle = Row {
+    let [relays, near, far] = growth.until_now()?;
+    tell(&Row {
         what: "idle",
         streams,
-        worker: Some(growth(0)?),
-        consumer: growth(1)?,
-        publisher: growth(2)?,
+        workers: Some(relays),
+        consumer: near,
+        publisher: far,
         held: None,
-    };
+    });
 
-    // The supervisor is stopped, so that its worker stays dead.
-    let supervisor = process::stop(pool.pid(Role::Supervisor(RELAY))?)?;
-    pool.kill9(Role::Worker(RELAY))?;
+    // Supervisors are stopped, so that their workers stay dead.
+    let supervisors = file.relays.iter().map(|relay| relay.supervisor_pid);
+    let stopped = supervisors.map(process::stop).collect::<Result<Vec<_>>>()?;
+    workers.iter().try_for_each(|pid| process::kill9(*pid))?;
     let suspended = || async {
         let count = pool.node_count("alpha", "fairlead_streams_suspended").await?;
         ensure!(count >= streams as f64, "{count} of {streams} suspended");
@@ -125,24 +124,57 @@ async fn measure(streams: usize) -> Result<[Row; 2]> {
     };
     wait::until("all streams are suspended", LIMIT, suspended).await?;
     let said = fill(&open).await?;
-    let full = Row {
+    let [_, near, far] = growth.until_now()?;
+    tell(&Row {
         what: "suspended, windows full",
         streams,
-        worker: None,
-        consumer: growth(1)?,
-        publisher: growth(2)?,
+        workers: None,
+        consumer: near,
+        publisher: far,
         held: Some(said.iter().map(|(up, down)| up + down).sum()),
-    };
-    drop(supervisor);
+    });
+    drop(stopped);
     let resumed = Instant::now();
     check(&mut open, &said)
         .await
-        .context("after the relay came back")?;
+        .context("after the relays came back")?;
     eprintln!(
-        "memory: all bytes there {:?} after the relay was let go on",
+        "memory: all bytes there {:?} after the relays were let go on",
         resumed.elapsed()
     );
-    Ok([idle, full])
+    Ok(())
+}
+
+/// What groups of processes grow by.
+struct Growth<'a> {
+    groups: [&'a [u32]; 3],
+    before: [u64; 3],
+}
+
+impl<'a> Growth<'a> {
+    fn from_now(groups: [&'a [u32]; 3]) -> Result<Self> {
+        let before = Self::resident(groups)?;
+        Ok(Self { groups, before })
+    }
+
+    /// Bytes of each group; one whose processes are dead has none.
+    fn until_now(&self) -> Result<[u64; 3]> {
+        let mut now = Self::resident(self.groups)?;
+        for (now, before) in now.iter_mut().zip(self.before) {
+            *now = now.saturating_sub(before);
+        }
+        Ok(now)
+    }
+
+    fn resident(groups: [&[u32]; 3]) -> Result<[u64; 3]> {
+        let mut all = [0; 3];
+        for (sum, pids) in all.iter_mut().zip(groups) {
+            for pid in pids.iter().filter(|pid| process::alive(**pid)) {
+                *sum += process::resident_bytes(*pid)?;
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Opens streams; each is known at both ends by its number.
@@ -231,7 +263,7 @@ impl Row {
             "| {} | {} | {} | {:.1} | {:.1} | {:.1} | {} |",
             self.what,
             self.streams,
-            self.worker
+            self.workers
                 .map_or_else(dash, |bytes| format!("{:.1}", each(bytes))),
             each(self.consumer),
             each(self.publisher),
@@ -242,7 +274,7 @@ impl Row {
 
     fn to_json(&self) -> Value {
         json!({
-            "what": self.what, "streams": self.streams, "relay_bytes": self.worker,
+            "what": self.what, "streams": self.streams, "relay_bytes": self.workers,
             "consumer_bytes": self.consumer, "publisher_bytes": self.publisher, "said_bytes": self.held,
         })
     }
