@@ -21,9 +21,9 @@ pub struct CarrierConfig {
     /// what one direction of a tunnel costs this process. Default 256 KiB (ARCHITECTURE.md, Hop sessions and legs); more
     /// allows more throughput on long paths and costs more memory and more queueing delay.
     pub leg_window_bytes: u32,
-    /// Legs that the peer may have open at once. Default 8,192: every leg of a node that holds
-    /// 2,000 idle tunnels, with room for those of its other links. The peer is told of 1,024, and of
-    /// more as it comes near its limit: each costs some 90 bytes, open or not.
+    /// Legs that the peer may have open at once. Default 8,192; both ends of a hop session replace it
+    /// when they know better. The peer is told of 1,024, and of more as it comes near its limit: each
+    /// costs some 90 bytes, open or not.
     pub legs_max: u32,
     /// Silence that ends the carrier. Default 60 s: a stopped process keeps its carriers for that
     /// long (F-06). Who is dead sooner is decided above it ([`fairlead_hop::liveness`]).

@@ -108,7 +108,7 @@ export function addMember(kind) {
     ? [
       { name: "name", label: "Name", help: NAME_HELP, placeholder: "relay-1" },
       { name: "address", label: "Address", help: "Where nodes reach it, by UDP: a host name or IP address. Port 9443 if you write none.", placeholder: "relay-1.example.net" },
-      { name: "failure_domain", label: "Failure domain", required: false, help: "What fails together with it, such as site=a,host=b. Links are spread over several.", placeholder: "site=a" },
+      { name: "failure_domain", label: "Failure domain", required: false, help: "What fails together with it, such as power=a,host=b. Links are spread over several.", placeholder: "power=a" },
       { name: "local", label: "It runs on the control plane's own host", type: "checkbox", required: false, help: "" },
     ]
     : [{ name: "name", label: "Name", help: NAME_HELP, placeholder: "db-1" }];

@@ -223,7 +223,8 @@ fn certificate(object: Object<'_>, end: Option<WallTime>, now: WallTime, found: 
             format!("The certificate of {kind} {name} ends in {hours} h and was not renewed."),
         )
     };
-    let action = "It is renewed while the member is connected: bring it back, or enrol it again.";
+    let action = "It is renewed while the member is connected: bring it back. One that has ended cannot come back: \
+                  remove the member, add it again and enrol its host anew.";
     found.add(severity, "CERTIFICATE_ENDING", object, message, action);
 }
 

@@ -179,6 +179,7 @@ pub(crate) async fn start_and_wait(
     });
     let carrier = CarrierConfig {
         keep_alive: liveness::NODE_KEEP_ALIVE,
+        legs_max: session::LEGS_BEFORE_WELCOME,
         ..CarrierConfig::default()
     };
     let dialler = Arc::new(Dialler::new(tls.clone(), &carrier).map_err(NodeError::Dialler)?);

@@ -41,6 +41,11 @@ const FAREWELL_MAX: Duration = Duration::from_millis(300);
 /// Incoming legs of one session that are not attached yet. Bounds the memory that a relay can ask
 /// for without any consumer's key; 500 simultaneous opens must fit.
 const INCOMING_MAX: usize = 1024;
+/// Most legs that a relay may bring over one session, whatever it tells: four times the default of
+/// `relay.legs-per-node`.
+const LEGS_TAKEN_MAX: u32 = 65_536;
+/// Before the relay has told how many.
+pub(crate) const LEGS_BEFORE_WELCOME: u32 = 64;
 /// How often a lasting failure to reach a relay is logged again.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -423,7 +428,13 @@ impl Control<'_> {
         let (relay, name) = (self.relay.relay, &self.relay.name);
         while let Some(event) = self.machine.poll_event() {
             match event {
-                NodeEvent::Established { relay_boot, .. } => self.up(relay_boot),
+                NodeEvent::Established {
+                    relay_boot, legs_max, ..
+                } => {
+                    // Publishers take as many as the relay may bring.
+                    self.carrier.set_legs_max(legs_max.min(LEGS_TAKEN_MAX));
+                    self.up(relay_boot);
+                }
                 NodeEvent::Registered { endpoint, generation } => {
                     tracing::info!(relay = %name, %endpoint, %generation, "registered");
                     self.report_registrations();
