@@ -167,6 +167,12 @@ impl RelayControl {
         }
     }
 
+    /// Whether a frame waits to be written.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     /// The next frame to write to the control stream.
     pub fn poll_transmit(&mut self) -> Option<Frame> {
         self.outbox.pop_front()

@@ -357,7 +357,11 @@ async fn answered(
                         };
                         return Ok(Direction::new(from, to, lost));
                     }
-                    Ok(Err(_)) | Err(_) => left,
+                    Ok(Err(_)) | Err(_) => {
+                        // Part of the answer may be written: no other may follow it.
+                        to.reset(RefusalCode::ShuttingDown.into());
+                        left
+                    }
                 }
             }
             Ok(Ok(Some(Frame::Answer(Answer::Refused(refusal))))) => OpenEnd::Passed(refusal),

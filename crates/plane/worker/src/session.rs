@@ -3,14 +3,16 @@
 use crate::relay::{Relay, SessionNumber, ToSession, streams_max};
 use crate::told;
 use crate::{liveness, open};
-use fairlead_hop::{Frame, Refusal, Register, RelayControl, RelayEvent};
+use bytes::{Bytes, BytesMut};
+use fairlead_hop::{Frame, Refusal, Register, RegistryFault, RelayControl, RelayEvent, SessionFault};
 use fairlead_model::{Identity, NodeId, RefusalCode};
 use fairlead_telemetry::chain;
-use fairlead_transport::{AcceptError, Arriving, Carrier, FrameReadError, FrameWriteError, Leg};
+use fairlead_transport::{AcceptError, Arriving, Carrier, FrameReadError, FrameWriteError, Leg, LegSend};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tracing::{Instrument, debug, info, info_span};
 
 /// Time for the member's control stream and HELLO, as for the handshake (ARCHITECTURE.md, Hop sessions and legs).
@@ -48,7 +50,7 @@ enum SessionEnd {
     #[error("the member does not read its control stream")]
     NotReading,
     #[error("the member broke the protocol")]
-    Fault(#[source] fairlead_hop::SessionFault),
+    Fault(#[source] SessionFault),
     #[error("policy does not admit the member: {0}")]
     Policy(RefusalCode),
     #[error("{0}")]
@@ -138,54 +140,245 @@ struct Wakes {
     withdrawn: Arc<Notify>,
 }
 
+/// The control stream of one session.
+struct Control<'a> {
+    relay: &'a Arc<Relay>,
+    carrier: &'a Carrier,
+    number: SessionNumber,
+    leg: Leg,
+    machine: RelayControl,
+    pen: Pen,
+}
+
 async fn control(relay: &Arc<Relay>, carrier: &Carrier, number: SessionNumber, wakes: &Wakes) -> SessionEnd {
-    let mut leg = match timeout(HELLO_DEADLINE, carrier.accept_leg()).await {
+    let leg = match timeout(HELLO_DEADLINE, carrier.accept_leg()).await {
         Err(_) => return SessionEnd::NoHello,
         Ok(Err(end)) => return SessionEnd::Carrier(end),
         Ok(Ok(leg)) => leg,
     };
     leg.send.set_priority(1);
     let settings = relay.policy.current().settings();
-    let legs_max = settings.legs_per_node_max;
     carrier.set_legs_max(streams_max(&settings));
-    let mut machine = RelayControl::new(relay.id, relay.process_boot, legs_max);
-    let end = converse(relay, carrier, number, &mut leg, &mut machine, wakes).await;
+    let mut control = Control {
+        relay,
+        carrier,
+        number,
+        leg,
+        machine: RelayControl::new(relay.id, relay.process_boot, settings.legs_per_node_max),
+        pen: Pen::default(),
+    };
+    let end = control.converse(wakes).await;
     if end.is_dismissal() {
-        machine.close(end.code());
-        if flush(&mut leg, &mut machine).await.is_ok() {
-            // The reason must be there before the carrier goes: the packet that ends it is sent once,
-            // and may be lost.
-            leg.send.finish();
-            let _ = timeout(FAREWELL_MAX, leg.send.drained()).await;
-        }
+        control.dismiss(end.code()).await;
     }
     end
 }
 
-async fn converse(
-    relay: &Arc<Relay>,
-    carrier: &Carrier,
-    number: SessionNumber,
-    leg: &mut Leg,
-    machine: &mut RelayControl,
-    wakes: &Wakes,
-) -> SessionEnd {
-    let hello = timeout(HELLO_DEADLINE, async {
-        while !machine.is_established() {
-            step(relay, carrier, number, leg, machine).await?;
+impl Control<'_> {
+    async fn converse(&mut self, wakes: &Wakes) -> SessionEnd {
+        match timeout(HELLO_DEADLINE, self.greet()).await {
+            Err(_) => return SessionEnd::NoHello,
+            Ok(Err(end)) => return end,
+            Ok(Ok(())) => {}
+        }
+        let (relay, carrier) = (self.relay, self.carrier);
+        // Two loops in one task: a control stream that is not read must not keep legs waiting, and
+        // neither loop does anything heavy.
+        tokio::select! {
+            end = self.run(wakes) => match end {
+                Ok(never) => match never {},
+                Err(end) => end,
+            },
+            end = leg_loop(relay, carrier) => end,
+        }
+    }
+
+    async fn greet(&mut self) -> Result<(), SessionEnd> {
+        while !self.machine.is_established() {
+            let frame = self.leg.recv.read_frame().await;
+            self.take(frame)?;
+            self.pen.flush(&mut self.machine, &mut self.leg.send).await?;
         }
         Ok(())
-    });
-    match hello.await {
-        Err(_) => return SessionEnd::NoHello,
-        Ok(Err(end)) => return end,
-        Ok(Ok(())) => {}
     }
-    // Two loops in one task: a control stream that is not read must not keep legs waiting, and
-    // neither loop does anything heavy.
-    tokio::select! {
-        end = control_loop(relay, carrier, number, leg, machine, wakes) => end,
-        end = leg_loop(relay, carrier) => end,
+
+    /// Waits for all that concerns the session at once. Whatever comes first, a frame that was begun
+    /// is written to its end: a member waits for each answer, and reads frames from one stream.
+    async fn run(&mut self, wakes: &Wakes) -> Result<Infallible, SessionEnd> {
+        let mut changes = self.relay.policy.changes();
+        let mut leave_at = self.unlisted().map(|_| Instant::now() + UNLISTED_MAX);
+        let mut told_to_drain = false;
+        loop {
+            // A member that does not read its answers is not read either.
+            let writes = self.pen.has_work(&self.machine);
+            tokio::select! {
+                frame = self.leg.recv.read_frame(), if !writes => self.take(frame)?,
+                flushed = self.pen.flush(&mut self.machine, &mut self.leg.send), if writes => flushed?,
+                changed = changes.changed() => {
+                    // The keeper lives as long as the relay: its end cannot come before this loop's.
+                    let _ = changed;
+                    match (self.unlisted(), leave_at) {
+                        (None, _) => leave_at = None,
+                        // It was in policy and no longer is.
+                        (Some(code), None) => return Err(SessionEnd::Policy(code)),
+                        (Some(_), Some(_)) => {}
+                    }
+                }
+                () = at(leave_at) => match self.unlisted() {
+                    Some(code) => return Err(SessionEnd::Policy(code)),
+                    None => leave_at = None,
+                },
+                () = wakes.probe.notified() => self.machine.probe().map_err(SessionEnd::Fault)?,
+                () = wakes.withdrawn.notified() => self.tell_withdrawn().map_err(SessionEnd::Fault)?,
+                () = self.relay.stopping.cancelled(), if !told_to_drain => {
+                    told_to_drain = true;
+                    self.machine.drain_notice().map_err(SessionEnd::Fault)?;
+                }
+            }
+        }
+    }
+
+    /// Says why the member is let go, behind what it was being told.
+    async fn dismiss(&mut self, code: RefusalCode) {
+        self.machine.close(code);
+        let said = timeout(
+            WRITE_DEADLINE,
+            self.pen.flush(&mut self.machine, &mut self.leg.send),
+        );
+        if let Ok(Ok(())) = said.await {
+            // The reason must be there before the carrier goes: the packet that ends it is sent once,
+            // and may be lost.
+            self.leg.send.finish();
+            let _ = timeout(FAREWELL_MAX, self.leg.send.drained()).await;
+        }
+    }
+
+    /// Why policy does not name the member, if it does not. Relays come to probe.
+    fn unlisted(&self) -> Option<RefusalCode> {
+        match self.carrier.peer() {
+            Identity::Node(node) => self.relay.policy.current().session_verdict(node).err(),
+            Identity::Relay(_) | Identity::Control => None,
+        }
+    }
+
+    /// Takes one frame; what follows from it waits in the machine to be written.
+    fn take(&mut self, frame: Result<Option<Frame>, FrameReadError>) -> Result<(), SessionEnd> {
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Err(SessionEnd::ControlEnded),
+            Err(error) => return Err(SessionEnd::Read(error)),
+        };
+        tracing::trace!(frame = frame.name(), "control frame");
+        match self.machine.handle_frame(frame).map_err(SessionEnd::Fault)? {
+            None => {}
+            Some(RelayEvent::Hello(hello)) => {
+                debug!(software = hello.software, "hello");
+                // Each probe of a relay is a run of its own, and none ends another.
+                if let Identity::Node(node) = self.carrier.peer() {
+                    self.relay
+                        .greeted(self.number, node, &hello)
+                        .map_err(SessionEnd::Copy)?;
+                }
+            }
+            Some(RelayEvent::Register(register)) => {
+                self.answer_registration(register).map_err(SessionEnd::Fault)?;
+            }
+            Some(RelayEvent::Unregister(register)) => self.relay.unregister(self.number, register),
+            Some(RelayEvent::Restarting) => self.relay.announce_restart(self.number),
+            Some(RelayEvent::Closed(code)) => return Err(SessionEnd::Closed(code)),
+        }
+        Ok(())
+    }
+
+    /// Tells the member of registrations that a newer session has taken over (R-ADM-04), or that the
+    /// policy has dropped.
+    fn tell_withdrawn(&mut self) -> Result<(), SessionFault> {
+        for (endpoint, register) in self.relay.take_withdrawn(self.number) {
+            debug!(%endpoint, "the registration is withdrawn");
+            self.machine
+                .refuse(register, Refusal::from(RefusalCode::RegistrationMismatch))?;
+        }
+        Ok(())
+    }
+
+    fn answer_registration(&mut self, register: Register) -> Result<(), SessionFault> {
+        self.relay.asked(self.number, register.endpoint);
+        match self.admit_registration(register) {
+            Ok(()) => {
+                if let Some(suppressed) = told::session("registered") {
+                    info!(endpoint = %register.endpoint, generation = register.generation.0, suppressed, "registered");
+                }
+                self.machine.registered(register)
+            }
+            Err(code) => {
+                self.relay.metrics.registration_refused(code);
+                debug!(endpoint = %register.endpoint, %code, "registration refused");
+                self.machine.refuse(register, Refusal::from(code))
+            }
+        }
+    }
+
+    fn admit_registration(&self, register: Register) -> Result<(), RefusalCode> {
+        let node: NodeId = match self.carrier.peer() {
+            Identity::Node(node) => node,
+            Identity::Relay(_) | Identity::Control => return Err(RefusalCode::UnknownNode),
+        };
+        self.relay
+            .policy
+            .current()
+            .registration_verdict(node, register.endpoint, register.generation)?;
+        match self.relay.register(self.number, node, register) {
+            Ok(()) => Ok(()),
+            Err(RegistryFault::Stale | RegistryFault::OtherNode) => Err(RefusalCode::RegistrationMismatch),
+            Err(RegistryFault::TooMany) => Err(RefusalCode::TooMany),
+        }
+    }
+}
+
+/// What is being written to the control stream.
+#[derive(Debug)]
+struct Pen {
+    /// The frame that was begun, as far as it is not written.
+    rest: Bytes,
+    /// When it must be.
+    due: Instant,
+}
+
+impl Default for Pen {
+    fn default() -> Self {
+        Self {
+            rest: Bytes::new(),
+            due: Instant::now(),
+        }
+    }
+}
+
+impl Pen {
+    /// Whether a frame waits, begun or not.
+    fn has_work(&self, machine: &RelayControl) -> bool {
+        !self.rest.is_empty() || machine.has_transmit()
+    }
+
+    /// Writes all that waits. Cancel-safe: the next call goes on within the frame that was begun, and
+    /// its deadline with it.
+    async fn flush(&mut self, machine: &mut RelayControl, send: &mut LegSend) -> Result<(), SessionEnd> {
+        loop {
+            if self.rest.is_empty() {
+                let Some(frame) = machine.poll_transmit() else {
+                    return Ok(());
+                };
+                let mut encoded = BytesMut::new();
+                frame
+                    .encode(&mut encoded)
+                    .map_err(|error| SessionEnd::Write(error.into()))?;
+                self.rest = encoded.freeze();
+                self.due = Instant::now() + WRITE_DEADLINE;
+            }
+            timeout_at(self.due, send.write_chunks(std::slice::from_mut(&mut self.rest)))
+                .await
+                .map_err(|_| SessionEnd::NotReading)?
+                .map_err(|error| SessionEnd::Write(error.into()))?;
+        }
     }
 }
 
@@ -204,176 +397,9 @@ async fn leg_loop(relay: &Arc<Relay>, carrier: &Carrier) -> SessionEnd {
     }
 }
 
-async fn control_loop(
-    relay: &Arc<Relay>,
-    carrier: &Carrier,
-    number: SessionNumber,
-    leg: &mut Leg,
-    machine: &mut RelayControl,
-    wakes: &Wakes,
-) -> SessionEnd {
-    let mut changes = relay.policy.changes();
-    let mut leave_at = unlisted(relay, carrier).map(|_| Instant::now() + UNLISTED_MAX);
-    let mut told_to_drain = false;
-    loop {
-        let next = tokio::select! {
-            next = step(relay, carrier, number, leg, machine) => next,
-            changed = changes.changed() => {
-                // The keeper lives as long as the relay: its end cannot come before this loop's.
-                let _ = changed;
-                match (unlisted(relay, carrier), leave_at) {
-                    (None, _) => { leave_at = None; Ok(()) }
-                    // It was in policy and no longer is.
-                    (Some(code), None) => Err(SessionEnd::Policy(code)),
-                    (Some(_), Some(_)) => Ok(()),
-                }
-            }
-            () = at(leave_at) => match unlisted(relay, carrier) {
-                Some(code) => Err(SessionEnd::Policy(code)),
-                None => { leave_at = None; Ok(()) }
-            },
-            () = wakes.probe.notified() => match machine.probe() {
-                Ok(()) => flush(leg, machine).await,
-                Err(fault) => Err(SessionEnd::Fault(fault)),
-            },
-            () = wakes.withdrawn.notified() => match tell_withdrawn(relay, number, machine) {
-                Ok(()) => flush(leg, machine).await,
-                Err(fault) => Err(SessionEnd::Fault(fault)),
-            },
-            () = relay.stopping.cancelled(), if !told_to_drain => {
-                told_to_drain = true;
-                match machine.drain_notice() {
-                    Ok(()) => flush(leg, machine).await,
-                    Err(fault) => Err(SessionEnd::Fault(fault)),
-                }
-            }
-        };
-        if let Err(end) = next {
-            return end;
-        }
-    }
-}
-
 async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-/// Why policy does not name the member, if it does not. Relays come to probe.
-fn unlisted(relay: &Relay, carrier: &Carrier) -> Option<RefusalCode> {
-    match carrier.peer() {
-        Identity::Node(node) => relay.policy.current().session_verdict(node).err(),
-        Identity::Relay(_) | Identity::Control => None,
-    }
-}
-
-/// Takes one frame and writes what follows from it. Cancel-safe while it waits for the frame; it
-/// is only ever cancelled there by the caller's other events, or with the whole session.
-async fn step(
-    relay: &Relay,
-    carrier: &Carrier,
-    number: SessionNumber,
-    leg: &mut Leg,
-    machine: &mut RelayControl,
-) -> Result<(), SessionEnd> {
-    let frame = match leg.recv.read_frame().await {
-        Ok(Some(frame)) => frame,
-        Ok(None) => return Err(SessionEnd::ControlEnded),
-        Err(error) => return Err(SessionEnd::Read(error)),
-    };
-    tracing::trace!(frame = frame.name(), "control frame");
-    let event = machine.handle_frame(frame).map_err(SessionEnd::Fault)?;
-    match event {
-        None => {}
-        Some(RelayEvent::Hello(hello)) => {
-            debug!(software = hello.software, "hello");
-            // Each probe of a relay is a run of its own, and none ends another.
-            if let Identity::Node(node) = carrier.peer() {
-                relay.greeted(number, node, &hello).map_err(SessionEnd::Copy)?;
-            }
-        }
-        Some(RelayEvent::Register(register)) => {
-            answer_registration(relay, carrier, number, register, machine).map_err(SessionEnd::Fault)?;
-        }
-        Some(RelayEvent::Unregister(register)) => relay.unregister(number, register),
-        Some(RelayEvent::Restarting) => relay.announce_restart(number),
-        Some(RelayEvent::Closed(code)) => return Err(SessionEnd::Closed(code)),
-    }
-    flush(leg, machine).await
-}
-
-/// Tells the member of registrations that a newer session has taken over (R-ADM-04), or that the
-/// policy has dropped.
-fn tell_withdrawn(
-    relay: &Relay,
-    number: SessionNumber,
-    machine: &mut RelayControl,
-) -> Result<(), fairlead_hop::SessionFault> {
-    for (endpoint, register) in relay.take_withdrawn(number) {
-        debug!(%endpoint, "the registration is withdrawn");
-        machine.refuse(register, Refusal::from(RefusalCode::RegistrationMismatch))?;
-    }
-    Ok(())
-}
-
-fn answer_registration(
-    relay: &Relay,
-    carrier: &Carrier,
-    number: SessionNumber,
-    register: Register,
-    machine: &mut RelayControl,
-) -> Result<(), fairlead_hop::SessionFault> {
-    relay.asked(number, register.endpoint);
-    match admit_registration(relay, carrier.peer(), number, register) {
-        Ok(()) => {
-            if let Some(suppressed) = told::session("registered") {
-                info!(endpoint = %register.endpoint, generation = register.generation.0, suppressed, "registered");
-            }
-            machine.registered(register)
-        }
-        Err(code) => {
-            relay.metrics.registration_refused(code);
-            debug!(endpoint = %register.endpoint, %code, "registration refused");
-            machine.refuse(register, Refusal::from(code))
-        }
-    }
-}
-
-fn admit_registration(
-    relay: &Relay,
-    peer: Identity,
-    number: SessionNumber,
-    register: Register,
-) -> Result<(), RefusalCode> {
-    let node: NodeId = match peer {
-        Identity::Node(node) => node,
-        Identity::Relay(_) | Identity::Control => return Err(RefusalCode::UnknownNode),
-    };
-    relay
-        .policy
-        .current()
-        .registration_verdict(node, register.endpoint, register.generation)?;
-    match relay.register(number, node, register) {
-        Ok(()) => Ok(()),
-        Err(fairlead_hop::RegistryFault::Stale | fairlead_hop::RegistryFault::OtherNode) => {
-            Err(RefusalCode::RegistrationMismatch)
-        }
-        Err(fairlead_hop::RegistryFault::TooMany) => Err(RefusalCode::TooMany),
-    }
-}
-
-async fn flush(leg: &mut Leg, machine: &mut RelayControl) -> Result<(), SessionEnd> {
-    while let Some(frame) = machine.poll_transmit() {
-        write(leg, &frame).await?;
-    }
-    Ok(())
-}
-
-async fn write(leg: &mut Leg, frame: &Frame) -> Result<(), SessionEnd> {
-    timeout(WRITE_DEADLINE, leg.send.write_frame(frame))
-        .await
-        .map_err(|_| SessionEnd::NotReading)?
-        .map_err(SessionEnd::Write)
 }

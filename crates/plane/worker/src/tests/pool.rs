@@ -33,19 +33,19 @@ use tonic::transport::Channel;
 /// Every await in these tests ends well before this.
 const SOON: Duration = Duration::from_secs(25);
 /// The nodes of the tests.
-pub(super) const ALPHA: NodeId = NodeId::from_bytes([0xa1; 16]);
-pub(super) const BETA: NodeId = NodeId::from_bytes([0xb2; 16]);
-pub(super) const RELAY: RelayId = RelayId::from_bytes([1; 16]);
+pub(crate) const ALPHA: NodeId = NodeId::from_bytes([0xa1; 16]);
+pub(crate) const BETA: NodeId = NodeId::from_bytes([0xb2; 16]);
+pub(crate) const RELAY: RelayId = RelayId::from_bytes([1; 16]);
 /// What beta publishes and alpha may open.
-pub(super) const ENDPOINT: EndpointId = EndpointId::from_bytes([0xe1; 16]);
-pub(super) const ROUTE: RouteId = RouteId::from_bytes([0x21; 16]);
+pub(crate) const ENDPOINT: EndpointId = EndpointId::from_bytes([0xe1; 16]);
+pub(crate) const ROUTE: RouteId = RouteId::from_bytes([0x21; 16]);
 
-pub(super) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
+pub(crate) fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     let future = Box::pin(future);
     async { tokio::time::timeout(SOON, future).await.expect("in time") }
 }
 
-pub(super) fn wall() -> WallTime {
+pub(crate) fn wall() -> WallTime {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     WallTime(i64::try_from(now.as_millis()).unwrap())
 }
@@ -56,22 +56,22 @@ struct Authority {
 }
 
 /// A relay's whole surroundings.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     authority: Authority,
-    pub(super) key: SigningKey,
-    pub(super) folder: MemberFolder,
+    pub(crate) key: SigningKey,
+    pub(crate) folder: MemberFolder,
     domain: TrustDomain,
     usual_grant: std::sync::OnceLock<Bytes>,
     _dir: tempfile::TempDir,
 }
 
 /// A running worker.
-pub(super) struct Worker {
-    pub(super) address: SocketAddr,
-    pub(super) metrics: String,
-    pub(super) control: WorkerControlClient<Channel>,
-    pub(super) cancel: CancellationToken,
-    pub(super) task: JoinHandle<Result<(), WorkerError>>,
+pub(crate) struct Worker {
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: String,
+    pub(crate) control: WorkerControlClient<Channel>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) task: JoinHandle<Result<(), WorkerError>>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -84,7 +84,7 @@ impl Drop for Worker {
 }
 
 impl Pool {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -120,14 +120,14 @@ impl Pool {
     }
 
     /// A fresh certificate for the relay, as a renewal leaves it.
-    pub(super) fn write_identity(&self) {
+    pub(crate) fn write_identity(&self) {
         let (chain, key) = self.certificate(Identity::Relay(RELAY));
         self.folder
             .save_identity(key.as_bytes(), &chain, &self.authority.ca_pem)
             .unwrap();
     }
 
-    pub(super) fn write_trust(&self, keys: &[&SigningKey]) {
+    pub(crate) fn write_trust(&self, keys: &[&SigningKey]) {
         self.folder
             .save_trust(&TrustBundle {
                 version: 1,
@@ -150,7 +150,7 @@ impl Pool {
         (chain, key.serialize_pem())
     }
 
-    pub(super) fn member(&self, identity: Identity) -> Arc<MemberTls> {
+    pub(crate) fn member(&self, identity: Identity) -> Arc<MemberTls> {
         let (chain_pem, key_pem) = self.certificate(identity);
         let material = TlsMaterial {
             chain_pem: &chain_pem,
@@ -161,7 +161,7 @@ impl Pool {
         Arc::new(MemberTls::new(&material, identity).unwrap())
     }
 
-    pub(super) fn config(&self, listen: &str) -> WorkerConfig {
+    pub(crate) fn config(&self, listen: &str) -> WorkerConfig {
         WorkerConfig {
             dir: self.folder.dir().to_owned(),
             listen: listen.parse().unwrap(),
@@ -171,11 +171,11 @@ impl Pool {
     }
 
     /// Starts a worker and waits until its supervisor could speak to it.
-    pub(super) async fn start(&self) -> Worker {
+    pub(crate) async fn start(&self) -> Worker {
         self.start_on("127.0.0.1:0").await
     }
 
-    pub(super) async fn start_on(&self, listen: &str) -> Worker {
+    pub(crate) async fn start_on(&self, listen: &str) -> Worker {
         let runtime = self.folder.worker_dir().join("runtime.json");
         let _ = std::fs::remove_file(&runtime);
         let cancel = CancellationToken::new();
@@ -210,7 +210,7 @@ impl Pool {
     }
 
     /// The policy under which alpha may open beta's endpoint.
-    pub(super) fn policy(&self, revision: u64) -> RelayPolicy {
+    pub(crate) fn policy(&self, revision: u64) -> RelayPolicy {
         RelayPolicy {
             relay: RELAY,
             epoch: PolicyEpoch(1),
@@ -235,7 +235,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn signed(&self, policy: &RelayPolicy, seq: u64, lasts: Duration) -> pb::SignedPolicy {
+    pub(crate) fn signed(&self, policy: &RelayPolicy, seq: u64, lasts: Duration) -> pb::SignedPolicy {
         let payload = encode_relay_policy(policy);
         let lease = encode_policy_lease(&PolicyLease {
             relay: policy.relay,
@@ -253,7 +253,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn grant(&self, revision: u64, change: impl FnOnce(&mut Grant)) -> Bytes {
+    pub(crate) fn grant(&self, revision: u64, change: impl FnOnce(&mut Grant)) -> Bytes {
         let mut grant = Grant {
             consumer: ALPHA,
             publisher: BETA,
@@ -270,7 +270,7 @@ impl Pool {
     }
 
     /// An OPEN of alpha's route.
-    pub(super) fn open(&self) -> Open {
+    pub(crate) fn open(&self) -> Open {
         static STREAM: AtomicU64 = AtomicU64::new(1);
         Open {
             kind: LegKind::Stream,
@@ -284,7 +284,7 @@ impl Pool {
     }
 
     /// A worker with [`policy`](Self::policy) 1 in force, and both nodes connected to it.
-    pub(super) async fn ready(&self) -> (Worker, Node, Node) {
+    pub(crate) async fn ready(&self) -> (Worker, Node, Node) {
         let mut worker = self.start().await;
         let signed = self.signed(&self.policy(1), 1, Duration::from_secs(3600));
         worker.apply(signed).await.unwrap();
@@ -297,7 +297,7 @@ impl Pool {
 
 impl Worker {
     /// Applies a policy; the refusal in words.
-    pub(super) async fn apply(&mut self, signed: pb::SignedPolicy) -> Result<(), String> {
+    pub(crate) async fn apply(&mut self, signed: pb::SignedPolicy) -> Result<(), String> {
         let answer = self.control.apply_policy(signed).await.unwrap().into_inner();
         if answer.applied {
             Ok(())
@@ -306,7 +306,7 @@ impl Worker {
         }
     }
 
-    pub(super) async fn status(&mut self) -> pb::WorkerStatusResponse {
+    pub(crate) async fn status(&mut self) -> pb::WorkerStatusResponse {
         self.control
             .status(pb::WorkerStatusRequest {})
             .await
@@ -315,7 +315,7 @@ impl Worker {
     }
 
     /// Waits until the status fits.
-    pub(super) async fn until(&mut self, fits: impl Fn(&pb::WorkerStatusResponse) -> bool) {
+    pub(crate) async fn until(&mut self, fits: impl Fn(&pb::WorkerStatusResponse) -> bool) {
         let begun = Instant::now();
         loop {
             let status = self.status().await;
@@ -328,7 +328,7 @@ impl Worker {
     }
 
     /// The end of a process: nothing is said, nothing is saved.
-    pub(super) async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         let runtime = self.runtime.take().unwrap();
         tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(5)))
             .await
@@ -336,12 +336,12 @@ impl Worker {
     }
 
     /// Waits for the worker's own end.
-    pub(super) async fn ended(mut self) -> Result<(), WorkerError> {
+    pub(crate) async fn ended(mut self) -> Result<(), WorkerError> {
         soon(&mut self.task).await.unwrap()
     }
 
     /// The metrics page.
-    pub(super) async fn scrape(&self) -> String {
+    pub(crate) async fn scrape(&self) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let host = self
             .metrics
@@ -357,9 +357,9 @@ impl Worker {
 }
 
 /// A node with one hop session, whose control stream runs in a task.
-pub(super) struct Node {
-    pub(super) carrier: Carrier,
-    pub(super) session: SessionId,
+pub(crate) struct Node {
+    pub(crate) carrier: Carrier,
+    pub(crate) session: SessionId,
     _dialler: Dialler,
     wanted: tokio::sync::watch::Sender<Wanted>,
     registered: tokio::sync::watch::Receiver<BTreeMap<EndpointId, Result<Generation, RefusalCode>>>,
@@ -380,11 +380,11 @@ impl Drop for Node {
 }
 
 impl Node {
-    pub(super) async fn connect(pool: &Pool, address: SocketAddr, id: NodeId) -> Self {
+    pub(crate) async fn connect(pool: &Pool, address: SocketAddr, id: NodeId) -> Self {
         Self::try_connect(pool, address, id).await.unwrap()
     }
 
-    pub(super) async fn try_connect(
+    pub(crate) async fn try_connect(
         pool: &Pool,
         address: SocketAddr,
         id: NodeId,
@@ -393,7 +393,7 @@ impl Node {
     }
 
     /// Connects as a given run of the node's daemon.
-    pub(super) async fn connect_run(
+    pub(crate) async fn connect_run(
         pool: &Pool,
         address: SocketAddr,
         id: NodeId,
@@ -490,20 +490,20 @@ impl Node {
     }
 
     /// Waits until the worker has closed the carrier, with `code`.
-    pub(super) async fn closed_by(&self, code: RefusalCode) {
+    pub(crate) async fn closed_by(&self, code: RefusalCode) {
         let end = soon(self.carrier.closed()).await;
         assert_eq!(end, CarrierEnd::Peer(code.into()));
     }
 
     /// The reason that the worker gives for its end of the session.
-    pub(super) async fn dismissed(&self) -> RefusalCode {
+    pub(crate) async fn dismissed(&self) -> RefusalCode {
         let mut told = self.told.clone();
         let code = soon(told.wait_for(Option::is_some)).await.unwrap();
         code.unwrap()
     }
 
     /// Registers these endpoints and waits until they are in force.
-    pub(super) async fn publish(&self, endpoints: &[(EndpointId, u64)]) {
+    pub(crate) async fn publish(&self, endpoints: &[(EndpointId, u64)]) {
         self.want(endpoints);
         for (endpoint, generation) in endpoints {
             let mut registered = self.registered.clone();
@@ -513,18 +513,18 @@ impl Node {
         }
     }
 
-    pub(super) fn want(&self, endpoints: &[(EndpointId, u64)]) {
+    pub(crate) fn want(&self, endpoints: &[(EndpointId, u64)]) {
         self.wanted.send_modify(|wanted| {
             wanted.publications = endpoints.iter().map(|&(e, g)| (e, Generation(g))).collect();
         });
     }
 
-    pub(super) fn announce_restart(&self) {
+    pub(crate) fn announce_restart(&self) {
         self.wanted.send_modify(|wanted| wanted.restart = true);
     }
 
     /// Waits for a refusal of the registration.
-    pub(super) async fn refused(&self, endpoint: EndpointId) -> RefusalCode {
+    pub(crate) async fn refused(&self, endpoint: EndpointId) -> RefusalCode {
         let mut registered = self.registered.clone();
         let refused = soon(registered.wait_for(|r| matches!(r.get(&endpoint), Some(Err(_))))).await;
         match refused.unwrap().get(&endpoint) {
@@ -534,20 +534,20 @@ impl Node {
     }
 
     /// Opens a leg and sends OPEN, without waiting for the answer.
-    pub(super) async fn begin(&self, open: Open) -> Leg {
+    pub(crate) async fn begin(&self, open: Open) -> Leg {
         let mut leg = soon(self.carrier.open_leg()).await.unwrap();
         leg.send.write_frame(&Frame::Open(open)).await.unwrap();
         leg
     }
 
     /// Opens a leg and waits for the answer.
-    pub(super) async fn open(&self, open: Open) -> Result<Leg, fairlead_hop::Refusal> {
+    pub(crate) async fn open(&self, open: Open) -> Result<Leg, fairlead_hop::Refusal> {
         let mut leg = self.begin(open).await;
         answer(&mut leg).await.map(|()| leg)
     }
 
     /// Takes the next leg with its INCOMING; not answered yet.
-    pub(super) async fn incoming(&self) -> (Incoming, Leg) {
+    pub(crate) async fn incoming(&self) -> (Incoming, Leg) {
         let mut leg = soon(self.carrier.accept_leg()).await.unwrap();
         match soon(leg.recv.read_frame()).await.unwrap() {
             Some(Frame::Incoming(incoming)) => (incoming, leg),
@@ -556,7 +556,7 @@ impl Node {
     }
 
     /// Takes the next leg and answers OK.
-    pub(super) async fn accept(&self) -> (Incoming, Leg) {
+    pub(crate) async fn accept(&self) -> (Incoming, Leg) {
         let (incoming, mut leg) = self.incoming().await;
         leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
         (incoming, leg)
@@ -564,7 +564,7 @@ impl Node {
 }
 
 /// Reads the answer of a leg.
-pub(super) async fn answer(leg: &mut Leg) -> Result<(), fairlead_hop::Refusal> {
+pub(crate) async fn answer(leg: &mut Leg) -> Result<(), fairlead_hop::Refusal> {
     match soon(leg.recv.read_frame()).await.unwrap() {
         Some(Frame::Answer(Answer::Ok)) => Ok(()),
         Some(Frame::Answer(Answer::Refused(refusal))) => Err(refusal),
@@ -573,7 +573,7 @@ pub(super) async fn answer(leg: &mut Leg) -> Result<(), fairlead_hop::Refusal> {
 }
 
 /// The code of a refused open.
-pub(super) fn code(opened: Result<Leg, fairlead_hop::Refusal>) -> RefusalCode {
+pub(crate) fn code(opened: Result<Leg, fairlead_hop::Refusal>) -> RefusalCode {
     match opened {
         Ok(_) => panic!("it was admitted"),
         Err(refusal) => refusal.code,
