@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 const HEADER_LEN: usize = 8 + 8 + 32;
 
 /// A checksummed file of one kind. Mode 0600.
-#[derive(Debug, Clone)]
+///
+/// It has one owner, who saves one content at a time: two that save at once could leave the older
+/// one on disk behind an answer about the newer.
+#[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
     magic: [u8; 8],
@@ -70,7 +73,7 @@ impl StateFile {
     ///
     /// # Errors
     /// The old content is untouched.
-    pub fn save(&self, payload: &[u8]) -> Result<(), StateError> {
+    pub fn save(&mut self, payload: &[u8]) -> Result<(), StateError> {
         if payload.len() > self.max {
             return Err(StateError::TooLarge {
                 path: self.path.clone(),
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn saved_and_loaded_with_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path().join("s"), MAGIC, 100);
+        let mut file = StateFile::new(dir.path().join("s"), MAGIC, 100);
         assert!(file.load().unwrap().is_none());
         file.save(b"one").unwrap();
         assert!(file.load_previous().unwrap().is_none());
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_set_aside_never_becomes_the_previous_state() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path().join("s"), MAGIC, 100);
+        let mut file = StateFile::new(dir.path().join("s"), MAGIC, 100);
         file.set_aside().unwrap();
         file.save(b"one").unwrap();
         file.save(b"two").unwrap();
@@ -215,7 +218,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_and_every_cut_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path().join("s"), MAGIC, 100);
+        let mut file = StateFile::new(dir.path().join("s"), MAGIC, 100);
         file.save(b"revision 101").unwrap();
         let good = fs::read(file.path()).unwrap();
         for at in 0..good.len() {

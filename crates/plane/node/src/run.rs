@@ -89,7 +89,7 @@ pub(crate) async fn start_and_wait(
     let (identity, keys) = IdentityKeeper::load(folder.clone(), &member)?;
     let identity = Arc::new(identity);
     let tls = identity.tls();
-    let state = NodeState::new(&config.dir);
+    let mut state = NodeState::new(&config.dir);
     let boot = state.count_boot(&*clock)?;
     let keeper = ViewKeeper::load(node, keys, state);
     let view = keeper.subscribe();

@@ -71,7 +71,7 @@ impl NodeState {
     }
 
     /// Replaces the documents. Durable when it returns. Blocking.
-    pub(crate) fn save(&self, documents: &Documents) -> Result<(), DocumentsError> {
+    pub(crate) fn save(&mut self, documents: &Documents) -> Result<(), DocumentsError> {
         Ok(self.documents.save(&encode(documents)?)?)
     }
 
@@ -84,7 +84,7 @@ impl NodeState {
     ///
     /// The count never falls below the wall clock in seconds, so that it still rises after its file
     /// was lost: peers take a lower count for an old run of this daemon.
-    pub(crate) fn count_boot(&self, clock: &dyn Clock) -> Result<BootCounter, StateError> {
+    pub(crate) fn count_boot(&mut self, clock: &dyn Clock) -> Result<BootCounter, StateError> {
         let last = match self.boot.load() {
             Ok(bytes) => bytes
                 .and_then(|b| <[u8; BOOT_LEN]>::try_from(b.as_slice()).ok())
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn documents_survive() {
         let dir = tempfile::tempdir().unwrap();
-        let state = NodeState::new(dir.path());
+        let mut state = NodeState::new(dir.path());
         assert_eq!(state.load().unwrap(), Documents::default());
         let documents = Documents {
             policy: Some(Bytes::from_static(b"policy")),
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_boot_counter_rises_even_when_its_file_is_lost() {
         let dir = tempfile::tempdir().unwrap();
-        let state = NodeState::new(dir.path());
+        let mut state = NodeState::new(dir.path());
         let clock = SystemClock::new();
         let mut last = BootCounter(0);
         for _ in 0..3 {

@@ -4,7 +4,7 @@
 use crate::identity::{self, RENEW_JITTER};
 use crate::shared::{Observed, Shared};
 use bytes::Bytes;
-use fairlead_model::Identity;
+use fairlead_model::{Identity, WallTime};
 use fairlead_rpc::channel::ConnectError;
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
@@ -42,6 +42,8 @@ const UP_QUEUE_LEN: usize = 16;
 const PROBES_MAX: usize = 4;
 /// How long a goodbye may take: a control plane that does not answer holds up no stop.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// Skew between the clocks of two hosts that is tolerated (R-POL-05).
+const SKEW_MAX: Duration = Duration::from_secs(60);
 /// A failed renewal is tried again after this long.
 const RENEW_RETRY: Duration = Duration::from_secs(600);
 /// What this version can do, by name.
@@ -269,6 +271,7 @@ fn status(observed: &Observed) -> pb::RelayStatus {
         bytes_relayed: worker.bytes_relayed,
         worker_metrics: worker.metrics,
         cloned_nodes: worker.cloned_nodes,
+        clock_behind_ms: worker.clock_behind_ms,
     }
 }
 
@@ -282,6 +285,9 @@ fn take(
         Some(Down::Welcome(welcome)) => {
             shared.set_connected(true);
             tracing::info!(name = %welcome.name, address = %welcome.advertised_address, "session with the control plane");
+            if let Some(fault) = clock_fault(shared.clock.wall(), WallTime(welcome.wall_clock_ms)) {
+                tracing::warn!("{fault}");
+            }
         }
         Some(Down::Policy(policy)) => shared.want(|wanted| {
             wanted.policy = Some(policy);
@@ -298,6 +304,13 @@ fn take(
         // A newer control plane's message.
         None => tracing::debug!("a message of a kind that this version does not know"),
     }
+}
+
+/// Says how far the clocks differ, where it is too far (R-POL-05).
+fn clock_fault(own: WallTime, control: WallTime) -> Option<String> {
+    let skew = own.since(control).max(control.since(own));
+    let skew_s = skew.as_secs();
+    (skew > SKEW_MAX).then(|| format!("clock differs by {skew_s} s from the control plane's"))
 }
 
 fn failed(request: &pb::ProbeRequest, error: String) -> pb::ProbeReport {
@@ -338,4 +351,22 @@ fn start_probe(dialler: &Arc<Dialler>, request: pb::ProbeRequest, probes: &mut J
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R-POL-05: a minute in either direction is tolerated, and no more.
+    #[test]
+    fn clocks_may_differ_by_a_minute() {
+        let control = WallTime(1_800_000_000_000);
+        for tolerated in [-60_000, 0, 60_000] {
+            assert_eq!(clock_fault(WallTime(control.0 + tolerated), control), None);
+        }
+        for apart in [-60_001, 60_001] {
+            let fault = clock_fault(WallTime(control.0 + apart), control).unwrap();
+            assert!(fault.starts_with("clock differs by 60 s"), "{fault}");
+        }
+    }
 }

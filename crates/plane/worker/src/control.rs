@@ -113,6 +113,7 @@ pub(crate) async fn serve(listener: UnixListener, service: ControlService, cance
 impl ControlService {
     fn status(&self) -> pb::WorkerStatusResponse {
         let resources = fairlead_host::resources();
+        let clock_behind = self.relay.look_at_clock().unwrap_or_default();
         pb::WorkerStatusResponse {
             version: self.facts.version.to_owned(),
             pid: std::process::id(),
@@ -127,6 +128,19 @@ impl ControlService {
             bytes_relayed: self.relay.metrics.relayed_bytes.get(),
             metrics: self.facts.metrics.clone(),
             cloned_nodes: self.relay.cloned_nodes(),
+            clock_behind_ms: u64::try_from(clock_behind.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Runs `work` to its end even where its supervisor gives up on the call: what has come into force
+    /// is enforced.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        match self.relay.tasks.spawn(work).await {
+            Ok(answer) => Ok(Response::new(answer)),
+            Err(error) => Err(Status::internal(format!("the call ended abnormally: {error}"))),
         }
     }
 
@@ -181,24 +195,26 @@ impl WorkerControl for ControlService {
         request: Request<pb::SignedPolicy>,
     ) -> Result<Response<pb::ApplyPolicyResponse>, Status> {
         let signed = request.into_inner();
-        let outcome = self
-            .relay
-            .policy
-            .apply_policy(&signed.policy_envelope, &signed.lease_envelope)
-            .await;
-        Ok(Response::new(self.applied(&outcome)))
+        let service = self.clone();
+        self.to_the_end(async move {
+            let keeper = &service.relay.policy;
+            let outcome = keeper.apply_policy(&signed.policy_envelope, &signed.lease_envelope);
+            service.applied(&outcome.await)
+        })
+        .await
     }
 
     async fn apply_lease(
         &self,
         request: Request<pb::ApplyLeaseRequest>,
     ) -> Result<Response<pb::ApplyPolicyResponse>, Status> {
-        let outcome = self
-            .relay
-            .policy
-            .apply_lease(&request.into_inner().lease_envelope)
-            .await;
-        Ok(Response::new(self.applied(&outcome)))
+        let lease = request.into_inner().lease_envelope;
+        let service = self.clone();
+        self.to_the_end(async move {
+            let outcome = service.relay.policy.apply_lease(&lease).await;
+            service.applied(&outcome)
+        })
+        .await
     }
 
     async fn reload_identity(

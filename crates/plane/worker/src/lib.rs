@@ -145,7 +145,7 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
         member.trust_domain,
         Identity::Relay(id),
     )?);
-    let policy = PolicyKeeper::restore(&folder, id, Arc::clone(&clock))?;
+    let policy = Arc::new(PolicyKeeper::restore(&folder, id, Arc::clone(&clock))?);
     let mut listener = ListenerConfig::new(config.listen, reset_key(&own_folder.join("reset.key"))?);
     let settings = policy.current().settings();
     listener.carrier = relay::carrier_config(&settings);
@@ -264,6 +264,7 @@ async fn keeping(relay: Arc<Relay>) {
             warn!(reason = %chain(&error), "policy state not saved");
         }
         relay.sweep();
+        let _ = relay.look_at_clock();
     }
 }
 

@@ -20,6 +20,7 @@ use fairlead_trust::admission::LiveVerdict;
 use fairlead_trust::{RunVerdict, Runs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
@@ -49,7 +50,7 @@ pub(crate) struct Relay {
     pub(crate) id: RelayId,
     pub(crate) process_boot: ProcessBootId,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) policy: PolicyKeeper,
+    pub(crate) policy: Arc<PolicyKeeper>,
     pub(crate) listener: Listener,
     pub(crate) live_listener: LiveListener,
     pub(crate) budget: Arc<Budget>,
@@ -63,6 +64,8 @@ pub(crate) struct Relay {
     pub(crate) ended: CancellationToken,
     /// Every session, open and tunnel runs in here.
     pub(crate) tasks: TaskTracker,
+    /// As the log was told last.
+    clock_is_behind: AtomicBool,
     sessions: Mutex<Sessions>,
 }
 
@@ -145,6 +148,7 @@ impl Relay {
             stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            clock_is_behind: AtomicBool::new(false),
             sessions: Mutex::default(),
         }
     }
@@ -273,6 +277,27 @@ impl Relay {
             }
         }
         sessions.registry.announce_restart(number, self.clock.mono());
+    }
+
+    /// How far this host's clock is behind what the control plane has signed, where that is too far;
+    /// tells the log of it when it begins and when it ends (R-POL-05).
+    pub(crate) fn look_at_clock(&self) -> Option<Duration> {
+        let behind = self.policy.current().clock_behind(self.policy.now());
+        if self.clock_is_behind.swap(behind.is_some(), Ordering::Relaxed) != behind.is_some()
+            && let Some(suppressed) = told::session("clock")
+        {
+            match behind {
+                Some(by) => {
+                    let by_s = by.as_secs();
+                    warn!(
+                        suppressed,
+                        "clock differs by {by_s} s: it is behind what the control plane has signed; leases end by the signed times"
+                    );
+                }
+                None => info!(suppressed, "the clock is right again"),
+            }
+        }
+        behind
     }
 
     /// Hands a liveness connection to the session that it names; back, if there is none of this
@@ -512,7 +537,7 @@ pub(crate) const fn streams_max(settings: &RelaySettings) -> u32 {
 pub(crate) struct RelayParts {
     pub(crate) id: RelayId,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) policy: PolicyKeeper,
+    pub(crate) policy: Arc<PolicyKeeper>,
     pub(crate) listener: Listener,
     pub(crate) live_listener: LiveListener,
     pub(crate) metrics: WorkerMetrics,

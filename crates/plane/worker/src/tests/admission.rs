@@ -3,7 +3,7 @@
 use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, ROUTE, answer, code, soon, wall};
 use bytes::Bytes;
 use fairlead_hop::{Answer, Frame, LegKind, Open};
-use fairlead_model::{EndpointId, Generation, Identity, NodeId, RefusalCode, RouteId};
+use fairlead_model::{EndpointId, Generation, Identity, NodeId, PolicyEpoch, RefusalCode, RouteId};
 use fairlead_rpc::pb;
 use fairlead_transport::{CarrierConfig, CarrierEnd, Dialler, LegError};
 use fairlead_trust::{PayloadType, PolicyEndpoint, PolicyRoute, SigningKey, seal};
@@ -594,4 +594,26 @@ async fn older_and_forged_policies_are_refused() {
         assert_eq!(status.policy_refused, refused);
         assert_eq!(status.applied.unwrap().revision, 5);
     }
+}
+
+/// R-POL-05: a worker whose clock is behind what was signed says by how much, for as long as it is.
+#[tokio::test]
+async fn a_clock_behind_what_was_signed_is_reported() {
+    let pool = Pool::new();
+    let (mut worker, _alpha, _beta) = pool.ready().await;
+    assert_eq!(worker.status().await.clock_behind_ms, 0);
+    // To the worker, a control plane an hour ahead is its own clock set back by an hour.
+    let mut ahead = pool.policy(2);
+    ahead.issued_at = wall().plus(HOUR);
+    worker.apply(pool.signed(&ahead, 2, HOUR)).await.unwrap();
+    let behind = Duration::from_millis(worker.status().await.clock_behind_ms);
+    assert!(
+        behind > HOUR - Duration::from_secs(30) && behind <= HOUR,
+        "{behind:?}"
+    );
+    // A new reign's clock is believed over the old one's.
+    let mut right = pool.policy(3);
+    right.epoch = PolicyEpoch(2);
+    worker.apply(pool.signed(&right, 1, HOUR)).await.unwrap();
+    assert_eq!(worker.status().await.clock_behind_ms, 0);
 }
