@@ -1,5 +1,6 @@
 //! Files that are whole or not there: written aside, synced, renamed; read up to a bound.
 
+use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -64,8 +65,14 @@ impl FileError {
     }
 }
 
+/// Random bytes in the name of a temporary file.
+const TEMP_RANDOM_LEN: usize = 8;
+/// How the names of temporary files end.
+const TEMP_SUFFIX: &str = ".tmp";
+
 /// Replaces `path` by a file of these bytes and permission bits. After a crash at any point the
-/// old or the new file is there, whole. Durable when it returns.
+/// old or the new file is there, whole; what was written aside by then stays until
+/// [`remove_stale`]. Durable when it returns.
 ///
 /// # Errors
 /// Names the step and the path; the old file is untouched.
@@ -73,12 +80,15 @@ pub fn write_atomic(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileErro
     let folder = folder_of(path);
     // Two writers of one file (two threads, say) must not share a temporary one.
     let temp = folder.join(format!(
-        ".{}.{}.tmp",
+        ".{}.{}{TEMP_SUFFIX}",
         path.file_name().unwrap_or_default().to_string_lossy(),
-        hex::encode(crate::rng::bytes::<8>())
+        hex::encode(crate::rng::bytes::<TEMP_RANDOM_LEN>())
     ));
-    let written = write_new(&temp, mode, bytes)
-        .and_then(|()| fs::rename(&temp, path).map_err(|e| FileError::io("rename to", path, e)));
+    let written = write_new(&temp, mode, bytes).and_then(|held| {
+        let renamed = fs::rename(&temp, path).map_err(|e| FileError::io("rename to", path, e));
+        drop(held);
+        renamed
+    });
     if let Err(error) = written {
         // Best effort: the first error is the one to report.
         let _ = fs::remove_file(&temp);
@@ -87,18 +97,71 @@ pub fn write_atomic(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileErro
     sync_folder(folder)
 }
 
-fn write_new(temp: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileError> {
+/// Gives the file open and locked: who cleans up knows by the lock that its writer lives.
+fn write_new(temp: &Path, mode: u32, bytes: &[u8]) -> Result<File, FileError> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(temp)
         .map_err(|e| FileError::io("create", temp, e))?;
+    // Where the file system has no locks, nothing cleans up beside a writer: one daemon per folder.
+    let _ = flock(&file, FlockOperation::LockExclusive);
     // The umask takes bits away from `mode`; a mode is meant as written.
     file.set_permissions(fs::Permissions::from_mode(mode))
         .and_then(|()| file.write_all(bytes))
         .and_then(|()| file.sync_all())
-        .map_err(|e| FileError::io("write", temp, e))
+        .map_err(|e| FileError::io("write", temp, e))?;
+    Ok(file)
+}
+
+/// Removes what writers that were killed in the middle of [`write_atomic`] left in `folder` and in
+/// the folders directly in it: each is as large, and as secret, as the file that it was to be. What a
+/// live writer holds stays. Best effort: a leftover that cannot be removed is in nobody's way.
+pub fn remove_stale(folder: &Path) {
+    for entry in remove_stale_in(folder) {
+        remove_stale_in(&entry);
+    }
+}
+
+/// Gives the folders in `folder`.
+fn remove_stale_in(folder: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        // Links are not followed.
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+            Ok(kind) if kind.is_file() && entry.file_name().to_str().is_some_and(is_temp) => {
+                remove_unless_held(&entry.path());
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    folders
+}
+
+fn remove_unless_held(temp: &Path) {
+    // Writable, since some file systems lock nothing else; not to be read: it may be a secret.
+    let Ok(file) = OpenOptions::new().write(true).open(temp) else {
+        return;
+    };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let _ = fs::remove_file(temp);
+    }
+}
+
+/// Whether [`write_atomic`] makes such names: `.NAME.<random>.tmp`.
+fn is_temp(name: &str) -> bool {
+    let random = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.strip_suffix(TEMP_SUFFIX))
+        .and_then(|rest| rest.rsplit_once('.'))
+        .map_or("", |(_, random)| random);
+    random.len() == 2 * TEMP_RANDOM_LEN
+        && random
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Reads a whole file of at most `max` bytes.
@@ -222,6 +285,83 @@ mod tests {
         let error = write_atomic(&path, 0o600, b"one").unwrap_err().to_string();
         assert!(error.contains("rename") && error.contains("/f"), "{error}");
         assert_eq!(names(dir.path()), ["f"]);
+    }
+
+    #[test]
+    fn only_what_no_writer_holds_is_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = write_new(&dir.path().join(".key.0123456789abcdef.tmp"), 0o600, b"x").unwrap();
+        let stays = [
+            ".key.0123456789abcdef.tmp",
+            ".key.0123456789ABCDEF.tmp",
+            ".key.0123.tmp",
+            ".0123456789abcdef.tmp",
+            "key.0123456789abcdef.tmp",
+            ".key.0123456789abcdef",
+            "key",
+        ];
+        for name in stays.iter().skip(1) {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        fs::write(dir.path().join(".a.b.fedcba9876543210.tmp"), "x").unwrap();
+        fs::create_dir(dir.path().join(".folder.0123456789abcdef.tmp")).unwrap();
+        // As identities and keys are kept.
+        let inner = dir.path().join("keys");
+        fs::create_dir(&inner).unwrap();
+        fs::write(inner.join(".key.pem.fedcba9876543210.tmp"), "x").unwrap();
+        remove_stale(dir.path());
+        assert!(names(&inner).is_empty());
+        let mut expected = stays.to_vec();
+        expected.extend([".folder.0123456789abcdef.tmp", "keys"]);
+        expected.sort_unstable();
+        assert_eq!(names(dir.path()), expected);
+        drop(held);
+        remove_stale(dir.path());
+        assert!(!names(dir.path()).contains(&stays[0].to_owned()));
+        remove_stale(&dir.path().join("none"));
+    }
+
+    /// Names the folder in which the child writes.
+    const CHILD_ENV: &str = "FAIRLEAD_FILE_TEST_CHILD";
+
+    /// The process that `killed_writers_leave_nothing_behind` kills; by itself it does nothing.
+    #[test]
+    fn killed_writer() {
+        let Some(dir) = std::env::var_os(CHILD_ENV) else {
+            return;
+        };
+        loop {
+            crate::secret::write(&Path::new(&dir).join("key"), &vec![7; 8 << 20]).unwrap();
+        }
+    }
+
+    /// What a killed daemon had begun to write, its keys among it, goes when the next one takes
+    /// the folder.
+    #[test]
+    fn killed_writers_leave_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let has_temp = || names(dir.path()).iter().any(|name| is_temp(name));
+        for _ in 0..50 {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "file::tests::killed_writer", "--nocapture"])
+                .env(CHILD_ENV, dir.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            while !has_temp() {
+                assert!(child.try_wait().unwrap().is_none(), "the writer ended");
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            if has_temp() {
+                break;
+            }
+        }
+        assert!(has_temp(), "no kill hit a write");
+        let _lock = crate::FolderLock::acquire(dir.path()).unwrap();
+        let left: Vec<String> = names(dir.path());
+        assert!(!left.iter().any(|name| is_temp(name)), "{left:?}");
     }
 
     #[test]

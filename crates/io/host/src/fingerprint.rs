@@ -38,6 +38,7 @@ const ID_FILE_LEN_MAX: usize = 256;
 pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
     let mut parts = host_parts();
     if !host_key_file.exists() {
+        file::remove_stale(file::folder_of(host_key_file));
         let mut key = rng::bytes::<HOST_KEY_LEN>();
         let written = secret::write(host_key_file, &key);
         key.zeroize();

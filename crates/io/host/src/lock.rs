@@ -45,8 +45,9 @@ const ENDING_LOOK: Duration = Duration::from_millis(10);
 const PID_LEN_MAX: usize = 24;
 
 impl FolderLock {
-    /// Locks `dir`, which must exist. Waits only for a holder that is ending: whoever starts a daemon
-    /// again right after it was killed is not refused for it.
+    /// Locks `dir`, which must exist, and clears away what earlier holders that were killed had begun
+    /// to write. Waits only for a holder that is ending: whoever starts a daemon again right after it
+    /// was killed is not refused for it.
     ///
     /// # Errors
     /// Names the folder and, where known, the process that holds it.
@@ -81,6 +82,7 @@ impl FolderLock {
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(|e| FileError::io("write", &path, e))?;
+        file::remove_stale(dir);
         Ok(Self { _file: file })
     }
 }
