@@ -4,8 +4,10 @@
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
-use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId, RouteId, StreamNumber};
-use fairlead_stream::{AttachKind, Config, Event, LegPath, ResetCode, Stream, StreamSecret, TRANSMIT_BATCH};
+use fairlead_model::{MonoTime, RefusalCode, RelayId, RouteId, StreamNumber};
+use fairlead_stream::{
+    AttachKind, Config, Event, LegName, LegPath, ResetCode, Stream, StreamSecret, TRANSMIT_BATCH,
+};
 use libfuzzer_sys::fuzz_target;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,7 +25,7 @@ struct End {
 }
 
 /// Sealed bytes on their way, to the acceptor and to the dialler.
-type Wires = BTreeMap<LegEpoch, [VecDeque<u8>; 2]>;
+type Wires = BTreeMap<LegName, [VecDeque<u8>; 2]>;
 
 const DIALLER: usize = 0;
 const ACCEPTOR: usize = 1;
@@ -51,7 +53,7 @@ impl Run<'_> {
         (side, &mut self.ends[side])
     }
 
-    fn leg(&mut self) -> Option<LegEpoch> {
+    fn leg(&mut self) -> Option<LegName> {
         let n = usize::from(self.byte());
         let count = self.wires.len();
         self.wires.keys().copied().nth(n.checked_rem(count)?)
@@ -88,8 +90,8 @@ impl Run<'_> {
             }
             5 => self.open(),
             6 => {
-                if let Some(epoch) = self.leg() {
-                    self.lose(epoch);
+                if let Some(leg) = self.leg() {
+                    self.lose(leg);
                 }
             }
             7 => {
@@ -101,13 +103,13 @@ impl Run<'_> {
             }
             8 => {
                 // Damage: a changed, lost or doubled byte.
-                let Some(epoch) = self.leg() else { return };
+                let Some(leg) = self.leg() else { return };
                 let (to, at, how) = (
                     usize::from(self.byte() & 1),
                     usize::from(self.byte()),
                     self.byte(),
                 );
-                let Some(wire) = self.wires.get_mut(&epoch).map(|w| &mut w[to]) else {
+                let Some(wire) = self.wires.get_mut(&leg).map(|w| &mut w[to]) else {
                     return;
                 };
                 if wire.is_empty() {
@@ -123,10 +125,10 @@ impl Run<'_> {
             9 => self.refuse = self.byte() > 240,
             10 => self.ends[ACCEPTOR].stream.request_move(),
             _ => {
-                let Some(epoch) = self.leg() else { return };
-                self.transmit(epoch);
+                let Some(leg) = self.leg() else { return };
+                self.transmit(leg);
                 let count = usize::from(self.byte()) * usize::from(self.byte()) + 1;
-                self.deliver(epoch, count);
+                self.deliver(leg, count);
             }
         }
         self.events();
@@ -163,40 +165,40 @@ impl Run<'_> {
                 kind,
             );
         }
-        self.wires.insert(epoch, Default::default());
+        self.wires.insert(LegName { epoch, relay }, Default::default());
         if self.wires.len() > 6 {
             let first = *self.wires.keys().next().expect("there are seven");
             self.lose(first);
         }
     }
 
-    fn lose(&mut self, epoch: LegEpoch) {
-        self.wires.remove(&epoch);
+    fn lose(&mut self, leg: LegName) {
+        self.wires.remove(&leg);
         for end in &mut self.ends {
-            end.stream.leg_lost(epoch, self.now);
+            end.stream.leg_lost(leg, self.now);
         }
     }
 
-    fn transmit(&mut self, epoch: LegEpoch) {
-        let Some(wires) = self.wires.get_mut(&epoch) else {
+    fn transmit(&mut self, leg: LegName) {
+        let Some(wires) = self.wires.get_mut(&leg) else {
             return;
         };
         for (side, end) in self.ends.iter_mut().enumerate() {
             let mut out = BytesMut::new();
             end.stream
-                .poll_transmit(epoch, self.now, &mut out, TRANSMIT_BATCH);
+                .poll_transmit(leg, self.now, &mut out, TRANSMIT_BATCH);
             wires[1 - side].extend(out);
         }
     }
 
-    fn deliver(&mut self, epoch: LegEpoch, count: usize) {
-        let Some(wires) = self.wires.get_mut(&epoch) else {
+    fn deliver(&mut self, leg: LegName, count: usize) {
+        let Some(wires) = self.wires.get_mut(&leg) else {
             return;
         };
         for (side, end) in self.ends.iter_mut().enumerate() {
             let count = count.min(wires[side].len());
             let bytes: Vec<u8> = wires[side].drain(..count).collect();
-            if end.stream.receive(epoch, self.now, &bytes).is_err() {
+            if end.stream.receive(leg, self.now, &bytes).is_err() {
                 wires[side].clear();
             }
         }
@@ -208,10 +210,10 @@ impl Run<'_> {
                 let end = &mut self.ends[side];
                 assert!(!end.ended, "an event after the end");
                 match event {
-                    Event::Attach { epoch, first, .. } => {
+                    Event::Attach { leg, first, .. } => {
                         if self.refuse {
-                            end.stream.refuse_attach(epoch, RefusalCode::Revoked);
-                        } else if end.stream.accept_attach(epoch, self.now).is_ok() && first {
+                            end.stream.refuse_attach(leg, RefusalCode::Revoked);
+                        } else if end.stream.accept_attach(leg, self.now).is_ok() && first {
                             end.stream.target_connected();
                         }
                     }

@@ -19,7 +19,7 @@ pub use frame::{
     Answer, DecodeError, Decoded, EncodeError, FRAME_LEN_MAX, Frame, GRANT_LEN_MAX, Hello, HelloOk, Incoming,
     LegKind, Open, PING_PADDING_MAX, Ping, Refusal, Register, RegisterRefused,
 };
-pub use node::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState};
+pub use node::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SILENCE_MAX};
 pub use registry::{
     Lookup, REGISTRATIONS_PER_SESSION_MAX, RESTART_HOLD, Registered, Registry, RegistryFault,
 };

@@ -16,7 +16,7 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence on the control stream that ends the session. Longer than a frozen relay is kept: this
 /// one only catches a relay whose carrier lives and whose session loop does not.
-const SILENCE_MAX: Duration = Duration::from_secs(70);
+pub const SILENCE_MAX: Duration = Duration::from_secs(70);
 const _: () = assert!(SILENCE_MAX.as_millis() > crate::liveness::FROZEN_MAX.as_millis());
 /// For this long a refused registration is tried again soon: its policy may be on the way
 /// (R-POL-10).

@@ -1,6 +1,7 @@
 //! What a stream tells its caller, and how its operations fail.
 
 use crate::frame::FrameError;
+use crate::leg::LegName;
 use crate::record::RecordError;
 use bytes::Bytes;
 use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
@@ -13,7 +14,7 @@ pub enum Event {
     /// leg is looked at before.
     Attach {
         /// The leg.
-        epoch: LegEpoch,
+        leg: LegName,
         /// The signed grant, as the peer sent it.
         grant: Bytes,
         /// Whether it is the stream's first: the target is not dialled yet. Give verdicts in the
@@ -26,14 +27,14 @@ pub enum Event {
     /// Dialler: the acceptor accepted the leg.
     Attached {
         /// The leg.
-        epoch: LegEpoch,
+        leg: LegName,
     },
     /// Dialler: the acceptor's target is connected.
     Connected,
     /// The leg is over for both ends, and nothing more is to be sent or read on it.
     LegDone {
         /// The leg.
-        epoch: LegEpoch,
+        leg: LegName,
     },
     /// Dialler: the acceptor asks for a leg through another relay.
     MovePlease,
@@ -137,8 +138,8 @@ impl std::fmt::Display for ResetCode {
 /// Why a leg cannot be opened. The caller's fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenLegError {
-    /// The epoch is not above those of the legs that were attached before, or is not one that
-    /// `next_epoch` gave.
+    /// The epoch is not above those of the legs that were attached before, its relay has a leg of it
+    /// already, or it is not one that `next_epoch` gave.
     #[error("leg epoch {0} is not a new one")]
     StaleEpoch(LegEpoch),
     /// More legs at once than a stream may have.
@@ -166,6 +167,12 @@ pub enum LegFault {
     #[error("more than {max} bytes before the verdict on the attach")]
     HeldTooMuch {
         /// The bound in bytes.
+        max: usize,
+    },
+    /// More legs than a stream may have on which an ATTACH was verified. The stream lives.
+    #[error("the stream already has {max} attached legs")]
+    TooManyLegs {
+        /// The bound.
         max: usize,
     },
     /// More separate pieces ahead of a gap than are kept. The stream lives.

@@ -13,6 +13,16 @@ use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId};
 /// daemon's loop may read of a resume's flight before the verdict is asked for.
 pub(crate) const HELD_BYTES_MAX: usize = 512 * 1024;
 
+/// A leg's name at either end. A relay tells the acceptor of legs as it likes: what it says of an epoch
+/// takes that epoch from no other relay's leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LegName {
+    /// The leg's epoch.
+    pub epoch: LegEpoch,
+    /// The relay that it runs over.
+    pub relay: RelayId,
+}
+
 /// Where a leg runs, and this end's salt for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegPath {
@@ -23,6 +33,17 @@ pub struct LegPath {
     pub relay: RelayId,
     /// 16 fresh random bytes for this leg.
     pub salt: [u8; SALT_BYTES],
+}
+
+impl LegPath {
+    /// The leg's name.
+    #[must_use]
+    pub const fn name(&self) -> LegName {
+        LegName {
+            epoch: self.epoch,
+            relay: self.relay,
+        }
+    }
 }
 
 /// Why a dialler opens a leg.
@@ -115,6 +136,18 @@ impl Leg {
             detach_received: false,
             retire_by: None,
         }
+    }
+
+    pub(crate) const fn name(&self) -> LegName {
+        LegName {
+            epoch: self.epoch,
+            relay: self.relay,
+        }
+    }
+
+    /// Whether the acceptor has verified nothing on it.
+    pub(crate) const fn is_unverified(&self) -> bool {
+        matches!(self.state, LegState::AwaitAttach)
     }
 
     pub(crate) const fn is_attached(&self) -> bool {

@@ -32,7 +32,7 @@ pub use budget::{Budget, STREAM_FLOOR, Share};
 pub use config::Config;
 pub use event::{End, Event, LegFault, OpenLegError, ResetCode};
 pub use frame::{GRANT_BYTES_MAX, SALT_BYTES};
-pub use leg::{AttachKind, LegPath};
+pub use leg::{AttachKind, LegName, LegPath};
 pub use number::NumberWindow;
 pub use secret::{Direction, StreamSecret};
 pub use stream::{GrantTooLong, Progress, Stream, TRANSMIT_BATCH};

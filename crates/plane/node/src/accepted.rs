@@ -16,8 +16,11 @@ const PER_CONSUMER_MAX: usize = 8;
 /// Most handshakes in one consumer's name through one relay: a relay that makes them up keeps no
 /// other relay's out.
 const PENDING_PER_RELAY_MAX: usize = 4;
-/// Most associations in all, handshakes included: each costs about 1 KiB.
+/// Most associations in all, handshakes included: each costs about 1 KiB. Those that are too old for any open
+/// make room.
 const TOTAL_MAX: usize = 16 * 1024;
+/// Least time between two looks for old ones: one takes about a millisecond in a full table.
+const PURGE_EVERY: Duration = Duration::from_secs(1);
 
 /// A secret shared with one consumer, which proved its key.
 pub(crate) struct AcceptedAssociation {
@@ -35,7 +38,14 @@ type Key = (NodeId, AssociationId);
 /// proved one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AcceptedAssociations {
-    entries: Arc<Mutex<BTreeMap<Key, Entry>>>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: BTreeMap<Key, Entry>,
+    /// When there may be something to forget.
+    purge_at: MonoTime,
 }
 
 #[derive(Debug)]
@@ -88,15 +98,23 @@ impl AcceptedAssociation {
 }
 
 impl AcceptedAssociations {
-    /// Begins a handshake that `relay` says `consumer` wants; `None` if the table is full, the id is
-    /// in use, or that relay has too many under way in the consumer's name.
-    pub(crate) fn begin(&self, relay: RelayId, consumer: NodeId, association: AssociationId) -> Option<Slot> {
+    /// Begins a handshake that `relay` says `consumer` wants; `None` if the table is full of associations that
+    /// are in use, the id is in use, or that relay has too many under way in the consumer's name.
+    pub(crate) fn begin(
+        &self,
+        relay: RelayId,
+        consumer: NodeId,
+        association: AssociationId,
+        now: MonoTime,
+    ) -> Option<Slot> {
         let key = (consumer, association);
-        let mut entries = self.lock();
+        let mut inner = self.lock();
+        inner.purge(now);
+        let entries = &mut inner.entries;
         if entries.len() >= TOTAL_MAX || entries.contains_key(&key) {
             return None;
         }
-        let through_relay = of_consumer(&entries, consumer)
+        let through_relay = of_consumer(entries, consumer)
             .filter(|(_, entry)| matches!(entry, Entry::Pending(through, _) if *through == relay))
             .count();
         if through_relay >= PENDING_PER_RELAY_MAX {
@@ -104,7 +122,7 @@ impl AcceptedAssociations {
         }
         let (done, pending) = watch::channel(());
         entries.insert(key, Entry::Pending(relay, pending));
-        drop(entries);
+        drop(inner);
         Some(Slot {
             table: self.clone(),
             key,
@@ -123,20 +141,39 @@ impl AcceptedAssociations {
         wait: Duration,
     ) -> Option<Arc<AcceptedAssociation>> {
         let key = (consumer, association);
-        let mut pending = match self.lock().get(&key)? {
+        let mut pending = match self.lock().entries.get(&key)? {
             Entry::Ready(association) => return fresh(association, now),
             Entry::Pending(_, pending) => pending.clone(),
         };
         // An error is the sender's end: the handshake is over.
         let _ = tokio::time::timeout(wait, pending.changed()).await;
-        match self.lock().get(&key)? {
+        match self.lock().entries.get(&key)? {
             Entry::Ready(association) => fresh(association, now),
             Entry::Pending(..) => None,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Forgets what is too old to be found.
+    fn purge(&mut self, now: MonoTime) {
+        if now < self.purge_at {
+            return;
+        }
+        let mut oldest = now;
+        self.entries.retain(|_, entry| match entry {
+            Entry::Ready(association) if is_fresh(association, now) => {
+                oldest = oldest.min(association.made);
+                true
+            }
+            Entry::Ready(_) => false,
+            Entry::Pending(..) => true,
+        });
+        self.purge_at = oldest.plus(FORGET_AFTER).max(now.plus(PURGE_EVERY));
     }
 }
 
@@ -163,7 +200,11 @@ fn make_room(entries: &mut BTreeMap<Key, Entry>, consumer: NodeId) {
 }
 
 fn fresh(association: &Arc<AcceptedAssociation>, now: MonoTime) -> Option<Arc<AcceptedAssociation>> {
-    (now.since(association.made) < FORGET_AFTER).then(|| association.clone())
+    is_fresh(association, now).then(|| association.clone())
+}
+
+fn is_fresh(association: &AcceptedAssociation, now: MonoTime) -> bool {
+    now.since(association.made) < FORGET_AFTER
 }
 
 impl Slot {
@@ -176,15 +217,17 @@ impl Slot {
             made: now,
             numbers: Mutex::new(NumberWindow::new()),
         };
-        let mut entries = self.table.lock();
-        make_room(&mut entries, self.key.0);
-        entries.insert(self.key, Entry::Ready(Arc::new(association)));
+        let mut inner = self.table.lock();
+        make_room(&mut inner.entries, self.key.0);
+        inner
+            .entries
+            .insert(self.key, Entry::Ready(Arc::new(association)));
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut entries = self.table.lock();
+        let entries = &mut self.table.lock().entries;
         if matches!(entries.get(&self.key), Some(Entry::Pending(..))) {
             entries.remove(&self.key);
         }
@@ -214,9 +257,13 @@ mod tests {
     #[tokio::test]
     async fn a_handshake_is_awaited_and_its_failure_is_told() {
         let table = AcceptedAssociations::default();
-        let slot = table.begin(relay(1), node(1), association(1)).unwrap();
+        let slot = table
+            .begin(relay(1), node(1), association(1), MonoTime(0))
+            .unwrap();
         assert!(
-            table.begin(relay(1), node(1), association(1)).is_none(),
+            table
+                .begin(relay(1), node(1), association(1), MonoTime(0))
+                .is_none(),
             "the id is in use"
         );
         let started = std::time::Instant::now();
@@ -227,7 +274,9 @@ mod tests {
         assert!(found.is_none());
         assert!(started.elapsed() < WAIT);
         assert!(
-            table.begin(relay(1), node(1), association(1)).is_some(),
+            table
+                .begin(relay(1), node(1), association(1), MonoTime(0))
+                .is_some(),
             "the place is free again"
         );
     }
@@ -238,7 +287,9 @@ mod tests {
     fn a_relays_claims_cost_the_consumer_nothing() {
         let table = AcceptedAssociations::default();
         for n in 0..u8::try_from(PER_CONSUMER_MAX).unwrap() {
-            let slot = table.begin(relay(1), node(1), association(n)).unwrap();
+            let slot = table
+                .begin(relay(1), node(1), association(n), MonoTime(0))
+                .unwrap();
             slot.fill(
                 PairSecret::from_bytes([n; 32]),
                 BootCounter(1),
@@ -246,27 +297,66 @@ mod tests {
             );
         }
         let made_up: Vec<_> = (100..200)
-            .filter_map(|n| table.begin(relay(6), node(1), association(n)))
+            .filter_map(|n| table.begin(relay(6), node(1), association(n), MonoTime(0)))
             .collect();
         assert_eq!(made_up.len(), PENDING_PER_RELAY_MAX);
         for n in 0..u8::try_from(PER_CONSUMER_MAX).unwrap() {
-            let entries = table.lock();
+            let entries = &table.lock().entries;
             assert!(
                 matches!(entries.get(&(node(1), association(n))), Some(Entry::Ready(_))),
                 "{n}"
             );
         }
         // A proved one takes the oldest one's place.
-        let slot = table.begin(relay(1), node(1), association(0xee)).unwrap();
+        let slot = table
+            .begin(relay(1), node(1), association(0xee), MonoTime(0))
+            .unwrap();
         slot.fill(PairSecret::from_bytes([9; 32]), BootCounter(1), MonoTime(99));
-        let entries = table.lock();
+        let inner = table.lock();
+        let entries = &inner.entries;
         assert!(entries.get(&(node(1), association(0))).is_none());
         assert!(matches!(
             entries.get(&(node(1), association(1))),
             Some(Entry::Ready(_))
         ));
-        drop(entries);
+        drop(inner);
         drop(made_up);
-        assert!(table.begin(relay(6), node(1), association(0xef)).is_some());
+        assert!(
+            table
+                .begin(relay(6), node(1), association(0xef), MonoTime(0))
+                .is_some()
+        );
+    }
+
+    /// A table that is full of associations which no open can use any more takes new ones: the old are
+    /// forgotten, and no other.
+    #[test]
+    fn a_full_table_forgets_what_is_too_old() {
+        let table = AcceptedAssociations::default();
+        let begin = |n: usize, now| {
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&(n as u64).to_be_bytes());
+            table.begin(relay(1), NodeId::from_bytes(id), association(1), now)
+        };
+        // Each of another consumer: none makes room for another.
+        let second = Duration::from_secs(1);
+        let made = |n: usize| MonoTime(0).plus(second * u32::from(n >= TOTAL_MAX / 2));
+        for n in 0..TOTAL_MAX {
+            let slot = begin(n, made(n)).unwrap();
+            slot.fill(PairSecret::from_bytes([9; 32]), BootCounter(1), made(n));
+        }
+        let ended = MonoTime(0).plus(FORGET_AFTER);
+        assert!(
+            begin(TOTAL_MAX, MonoTime(ended.0 - 1)).is_none(),
+            "all are in use"
+        );
+        assert!(begin(TOTAL_MAX, ended).is_some());
+        assert_eq!(
+            table.lock().entries.len(),
+            TOTAL_MAX / 2,
+            "the younger half stays"
+        );
+        assert!(begin(TOTAL_MAX, ended.plus(second * 2)).is_some());
+        assert_eq!(table.lock().entries.len(), 0, "the others are as old");
     }
 }

@@ -1,5 +1,9 @@
 //! Associations that this daemon dials: one secret per publisher, made once for however many
 //! streams want it at the same time, and renewed hourly.
+//!
+//! A relay that swallows a handshake holds up nobody else's: who asks through another one makes it there.
+//! And no relay's word ends an association, since it is unsealed: that the publisher does not know it
+//! starts a handshake, and until that has proved another one the old stays in use.
 
 use crate::attempt::AttemptError;
 use crate::live::{EndReason, LiveStreams};
@@ -26,8 +30,13 @@ const RENEW_AFTER: Duration = Duration::from_secs(60 * 60);
 const OLD_USED_FOR: Duration = Duration::from_secs(2 * 60);
 /// Age at which a publisher forgets an association: its last open has been answered by then.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60 * 60 + 2 * 60 + 60);
+/// For this long a handshake is made for all that ask, through whichever relay: far longer than one takes.
+const SHARED_FOR: Duration = Duration::from_secs(1);
 /// How long a relay may take to give a leg: it waits only for its limit on legs.
 pub(crate) const LEG_WAIT_MAX: Duration = Duration::from_secs(3);
+/// How long a handshake may take in all: its leg, and as long as a relay holds an OPEN for a late policy
+/// (10 s, R-POL-10).
+const MAKE_MAX: Duration = Duration::from_secs(LEG_WAIT_MAX.as_secs() + 10);
 
 /// A secret shared with one publisher.
 pub(crate) struct Association {
@@ -76,6 +85,8 @@ pub(crate) struct PairRequest {
     pub(crate) route: RouteId,
     pub(crate) grant: Bytes,
     pub(crate) session: Session,
+    /// One that the publisher does not know, as a relay says: another one is wanted.
+    pub(crate) unknown: Option<AssociationId>,
 }
 
 /// The associations of a daemon, by publisher.
@@ -92,10 +103,28 @@ pub(crate) struct Associations {
 
 type Made = Option<Result<Arc<Association>, Arc<AttemptError>>>;
 
+/// A handshake under way.
+#[derive(Debug, Clone)]
+struct Making {
+    /// The session that carries it.
+    session: u32,
+    since: MonoTime,
+    made: watch::Receiver<Made>,
+}
+
+/// What somebody waits for who has no association.
+struct Waiting {
+    making: Making,
+    current: watch::Receiver<Option<Arc<Association>>>,
+    /// The current one, which is of no use to him.
+    useless: Option<AssociationId>,
+}
+
 #[derive(Debug, Default)]
 struct Entry {
-    current: Option<Arc<Association>>,
-    making: Option<watch::Receiver<Made>>,
+    current: watch::Sender<Option<Arc<Association>>>,
+    /// At most one for each session of this daemon, the latest last.
+    making: Vec<Making>,
     /// To be replaced before its time: this daemon's certificate has changed.
     stale: bool,
 }
@@ -155,56 +184,87 @@ impl Associations {
     }
 
     /// The association with a publisher; made through the request's relay if there is none. Of all
-    /// that ask at once, one makes it and the others wait for the same result.
+    /// that ask at once, one makes it and the others wait for the same result. A handshake that fails, or
+    /// takes long, is waited for by those only who asked through its relay; whichever succeeds serves all.
     ///
-    /// Cancel safe: a handshake goes on for the others.
+    /// Cancel safe: a handshake goes on for the others. Takes [`MAKE_MAX`] more than a second at most.
     pub(crate) async fn get(
         self: &Arc<Self>,
         request: &PairRequest,
     ) -> Result<Arc<Association>, Arc<AttemptError>> {
-        let mut making = match self.current_or_making(request) {
-            Ok(current) => return Ok(current),
-            Err(making) => making,
-        };
-        match making.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(result)) => result.clone(),
-            Ok(None) | Err(_) => Err(Arc::new(AttemptError::GivenUp)),
+        let mut shares = true;
+        loop {
+            let Waiting {
+                mut making,
+                mut current,
+                useless,
+            } = match self.current_or_making(request, shares) {
+                Ok(current) => return Ok(current),
+                Err(waiting) => waiting,
+            };
+            let is_own = making.session == request.session.number;
+            let another = current.wait_for(|current| {
+                let id = current.as_ref().map(|current| current.id);
+                id.is_some() && id != useless
+            });
+            let late = SHARED_FOR.saturating_sub(self.clock.mono().since(making.since));
+            tokio::select! {
+                biased;
+                made = making.made.wait_for(Option::is_some) => match made.as_deref() {
+                    Ok(Some(Ok(association))) => return Ok(association.clone()),
+                    Ok(Some(Err(error))) if is_own => return Err(error.clone()),
+                    Ok(None) | Err(_) if is_own => return Err(Arc::new(AttemptError::GivenUp)),
+                    Ok(_) | Err(_) => {}
+                },
+                another = another => if let Ok(Some(association)) = another.as_deref() {
+                    return Ok(association.clone());
+                },
+                () = tokio::time::sleep(late), if !is_own => {}
+            }
+            shares = false;
         }
     }
 
     fn current_or_making(
         self: &Arc<Self>,
         request: &PairRequest,
-    ) -> Result<Arc<Association>, watch::Receiver<Made>> {
+        shares: bool,
+    ) -> Result<Arc<Association>, Waiting> {
         let now = self.clock.mono();
         let mut entries = self.lock();
         let entry = entries.entry(request.publisher).or_default();
-        let usable = match &entry.current {
-            Some(current) if now.since(current.made) < RENEW_AFTER && !entry.stale => {
-                return Ok(current.clone());
-            }
-            Some(current) if now.since(current.made) < RENEW_AFTER + OLD_USED_FOR => Some(current.clone()),
+        let current = entry.current.borrow().clone();
+        let useless = current.as_ref().map(|current| current.id);
+        let usable = match current.filter(|current| Some(current.id) != request.unknown) {
+            Some(current) if now.since(current.made) < RENEW_AFTER && !entry.stale => return Ok(current),
+            Some(current) if now.since(current.made) < RENEW_AFTER + OLD_USED_FOR => Some(current),
             Some(_) | None => None,
         };
         // A maker that is gone without a result is succeeded.
-        let running = entry
+        entry
             .making
-            .as_ref()
-            .filter(|m| m.has_changed().is_ok() || m.borrow().is_some());
-        let making = match running {
+            .retain(|m| m.made.has_changed().is_ok() || m.made.borrow().is_some());
+        let session = request.session.number;
+        let own = entry.making.iter().find(|m| m.session == session);
+        let is_shared = |m: &&Making| shares && now.since(m.since) < SHARED_FOR;
+        let making = match own.or(entry.making.last().filter(is_shared)) {
             Some(making) => making.clone(),
-            None => entry.making.insert(self.start(request.clone())).clone(),
+            None => {
+                let making = Making {
+                    session,
+                    since: now,
+                    made: self.start(request.clone()),
+                };
+                entry.making.push(making.clone());
+                making
+            }
         };
-        usable.ok_or(making)
-    }
-
-    /// The publisher does not know `association`: the next stream makes another one.
-    pub(crate) fn forget(&self, publisher: NodeId, association: AssociationId) {
-        if let Some(entry) = self.lock().get_mut(&publisher)
-            && entry.current.as_ref().is_some_and(|a| a.id == association)
-        {
-            entry.current = None;
-        }
+        let current = entry.current.subscribe();
+        usable.ok_or(Waiting {
+            making,
+            current,
+            useless,
+        })
     }
 
     /// This daemon's certificate has changed: every association is made anew when it is used next.
@@ -218,7 +278,9 @@ impl Associations {
         let (sender, receiver) = watch::channel(None);
         let this = self.clone();
         self.tasks.spawn(async move {
-            let result = this.make(&request).await.map(Arc::new).map_err(Arc::new);
+            let made = tokio::time::timeout(MAKE_MAX, this.make(&request)).await;
+            let made = made.unwrap_or(Err(AttemptError::Timeout(MAKE_MAX)));
+            let result = made.map(Arc::new).map_err(Arc::new);
             this.made(&request, &result);
             sender.send_replace(Some(result));
         });
@@ -230,9 +292,13 @@ impl Associations {
         {
             let mut entries = self.lock();
             let entry = entries.entry(publisher).or_default();
-            entry.making = None;
-            if let Ok(association) = result {
-                entry.current = Some(association.clone());
+            entry.making.retain(|m| m.session != request.session.number);
+            let before = entry.current.borrow().as_ref().map(|before| before.peer_boot);
+            // A relay may keep an earlier run's last word back until the next has proved itself.
+            if let Ok(association) = result
+                && before.is_none_or(|before| before <= association.peer_boot)
+            {
+                entry.current.send_replace(Some(association.clone()));
                 entry.stale = false;
             }
         }

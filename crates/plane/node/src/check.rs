@@ -11,7 +11,7 @@
 use crate::association::{Associations, StreamKind};
 use crate::consumer::Consumer;
 use crate::driver::{Driver, Further, Mover, Near, Outcome};
-use crate::metrics::RelayLabel;
+use crate::metrics::NodeMetrics;
 use crate::open::Opening;
 use crate::paths::Paths;
 use crate::relays::Relays;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use fairlead_host::rng;
 use fairlead_model::{BootCounter, Identity, RefusalCode, RelayId, RouteId};
 use fairlead_rpc::pb;
-use fairlead_telemetry::{RateLimitedLog, chain};
+use fairlead_telemetry::{Metrics, RateLimitedLog, chain};
 use fairlead_transport::MemberTls;
 use fairlead_trust::{Consumption, NodeRelay};
 use std::io;
@@ -70,6 +70,7 @@ struct Path {
     consumption: Consumption,
     relays: Relays,
     associations: Arc<Associations>,
+    metrics: NodeMetrics,
 }
 
 impl PathChecker {
@@ -97,6 +98,8 @@ impl PathChecker {
         let relays = Relays::new(Arc::new(Notify::new()));
         relays.add(relay.relay);
         let consumer = &self.consumer;
+        // What a check does and finds is its report: the daemon's sessions and streams are no others for it.
+        let metrics = NodeMetrics::new(&Metrics::new("check"));
         let path = Path {
             consumption,
             relays: relays.clone(),
@@ -105,16 +108,17 @@ impl PathChecker {
                 self.boot,
                 consumer.clock.clone(),
                 consumer.live.clone(),
-                consumer.metrics.clone(),
+                metrics.clone(),
                 self.tasks.clone(),
             )),
+            metrics: metrics.clone(),
         };
         let context = SessionContext {
             dialler: self.sessions.dialler.clone(),
             relays,
             publisher: self.sessions.publisher.clone(),
             clock: self.sessions.clock.clone(),
-            metrics: self.sessions.metrics.clone(),
+            metrics,
             boot: self.sessions.boot,
             process_boot: self.sessions.process_boot,
             software: self.sessions.software,
@@ -149,14 +153,6 @@ impl PathChecker {
         {
             let _ = tokio::time::timeout(END_MAX, session).await;
         }
-        // The gauge of the daemon's own session has been the check's for a moment.
-        let own = self.consumer.relays.sessions().contains_key(&relay.relay);
-        let label = RelayLabel::of(&relay.name);
-        consumer
-            .metrics
-            .hop_connected
-            .get_or_create(&label)
-            .set(i64::from(own));
         result
     }
 
@@ -304,7 +300,7 @@ impl PathChecker {
             associations: path.associations.clone(),
             live: shared.live.clone(),
             clock: shared.clock.clone(),
-            metrics: shared.metrics.clone(),
+            metrics: path.metrics.clone(),
             paths: Paths::new(shared.clock.mono()),
             stream_config: shared.stream_config,
             headroom: shared.headroom.clone(),

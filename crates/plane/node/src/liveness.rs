@@ -176,10 +176,14 @@ impl<'w, 'a> Standing<'w, 'a> {
     }
 
     fn set(&mut self, connection: Option<LiveConnection>) {
-        let label = RelayLabel::of(&self.watched.relay.name);
-        let up = i64::from(connection.is_some());
-        let gauge = &self.watched.context.metrics.liveness_connected;
-        gauge.get_or_create(&label).set(up);
+        let Watched { context, relay, .. } = self.watched;
+        // The gauge is that of the session that stands, if one does.
+        let standing = context.relays.standing(relay.relay);
+        if standing.is_none_or(|number| number == self.watched.number) {
+            let label = RelayLabel::of(&relay.name);
+            let gauge = context.metrics.liveness_connected.get_or_create(&label).clone();
+            gauge.set(i64::from(connection.is_some()));
+        }
         self.connection = connection;
     }
 

@@ -15,7 +15,7 @@ use crate::socket::{EndSocket, is_transient};
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open};
 use fairlead_host::rng;
-use fairlead_model::{RefusalCode, RelayId, RetryClass, StreamNumber, TunnelId};
+use fairlead_model::{AssociationId, RefusalCode, RelayId, RetryClass, StreamNumber, TunnelId};
 use fairlead_stream::{AttachKind, LegPath, Stream, TRANSMIT_BATCH};
 use fairlead_telemetry::chain;
 use fairlead_trust::Consumption;
@@ -39,6 +39,8 @@ const ROUNDS_MIN: u32 = 2;
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// How long it may take of the only relay: it holds an open for a late policy for 10 s (R-POL-10).
 const ANSWER_WAIT_ALONE: Duration = Duration::from_secs(12);
+/// How long a handshake may take while another relay could be asked.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 /// First bytes of a stream that may ride in the flight of its ATTACH: one record.
 const EARLY_BYTES_MAX: usize = 16 * 1024;
 
@@ -240,18 +242,15 @@ impl<'a> Opening<'a> {
         grant: &Bytes,
         limit: Duration,
     ) -> Result<Opened, Stop> {
-        let mut error = match self.once(relay, session, grant, limit).await? {
+        let mut error = match self.once(relay, session, grant, limit, None).await? {
             Ok(opened) => return Ok(opened),
             Err(error) => error,
         };
         if error.code() == RefusalCode::UnknownAssociation
             && let Some(machine) = &self.machine
         {
-            let publisher = self.consumption.publisher;
-            self.consumer
-                .associations
-                .forget(publisher, machine.association.id());
-            error = match self.once(relay, session, grant, limit).await? {
+            let unknown = Some(machine.association.id());
+            error = match self.once(relay, session, grant, limit, unknown).await? {
                 Ok(opened) => return Ok(opened),
                 Err(error) => error,
             };
@@ -297,16 +296,24 @@ impl<'a> Opening<'a> {
         session: &Session,
         grant: &Bytes,
         limit: Duration,
+        unknown: Option<AssociationId>,
     ) -> Result<Result<Opened, Arc<AttemptError>>, Stop> {
         let request = PairRequest {
             publisher: self.consumption.publisher,
             route: self.consumption.route,
             grant: grant.clone(),
             session: session.clone(),
+            unknown,
         };
-        let association = match self.consumer.associations.get(&request).await {
-            Ok(association) => association,
-            Err(error) => return Ok(Err(error)),
+        let wait = if limit == ANSWER_WAIT {
+            HANDSHAKE_WAIT
+        } else {
+            limit
+        };
+        let association = match tokio::time::timeout(wait, self.consumer.associations.get(&request)).await {
+            Ok(Ok(association)) => association,
+            Ok(Err(error)) => return Ok(Err(error)),
+            Err(_) => return Ok(Err(AttemptError::Timeout(wait).into())),
         };
         let mut machine = self.machine(association, grant)?;
         // Asked after the stream is listed as live: a revocation finds it either here or there.
@@ -410,7 +417,7 @@ impl<'a> Opening<'a> {
         }
         while machine
             .stream
-            .poll_transmit(epoch, now, &mut flight, TRANSMIT_BATCH)
+            .poll_transmit(path.name(), now, &mut flight, TRANSMIT_BATCH)
             > 0
         {}
         let answered = async {
@@ -431,7 +438,7 @@ impl<'a> Opening<'a> {
                 Ok(LegIo::new(leg, epoch, Via { relay, session }))
             }
             Err(error) => {
-                machine.stream.leg_lost(epoch, clock.mono());
+                machine.stream.leg_lost(path.name(), clock.mono());
                 Err(error)
             }
         })

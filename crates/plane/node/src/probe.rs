@@ -15,8 +15,10 @@ use crate::paths::Path;
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open};
 use fairlead_host::{Clock, rng};
-use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId, RouteId, StreamNumber};
-use fairlead_stream::{AttachKind, Config, End, Event, LegPath, Stream, StreamSecret, TRANSMIT_BATCH};
+use fairlead_model::{MonoTime, RefusalCode, RelayId, RouteId, StreamNumber};
+use fairlead_stream::{
+    AttachKind, Config, End, Event, LegName, LegPath, Stream, StreamSecret, TRANSMIT_BATCH,
+};
 use fairlead_telemetry::chain;
 use fairlead_transport::{Leg, LegCode};
 use std::sync::Arc;
@@ -75,6 +77,7 @@ async fn ask(consumer: &Consumer, path: Path, route: RouteId) -> Result<Duration
         route,
         grant: grant.clone(),
         session: session.clone(),
+        unknown: None,
     };
     let association = consumer.associations.get(&request).await?;
     let leg = tokio::time::timeout(LEG_WAIT_MAX, session.carrier.open_leg()).await;
@@ -86,7 +89,10 @@ async fn ask(consumer: &Consumer, path: Path, route: RouteId) -> Result<Duration
         && error.code() == RefusalCode::UnknownAssociation
     {
         // A relay's word, unsealed: a handshake asks the publisher itself.
-        consumer.associations.forget(path.publisher, association.id());
+        let request = PairRequest {
+            unknown: Some(association.id()),
+            ..request
+        };
         consumer.associations.get(&request).await?;
     }
     let (code, rtt) = asked?;
@@ -142,11 +148,11 @@ async fn exchange(
     let mut flight = BytesMut::new();
     open.encode(&mut flight).map_err(|_| internal())?;
     let sent = clock.mono();
-    while stream.poll_transmit(epoch, sent, &mut flight, TRANSMIT_BATCH) > 0 {}
+    while stream.poll_transmit(path.name(), sent, &mut flight, TRANSMIT_BATCH) > 0 {}
     let written = leg.send.write_all_chunks(&mut [flight.freeze()]).await;
     written.map_err(AttemptError::Send)?;
     answer(leg, PROBE_MAX).await?;
-    let code = sealed_answer(leg, &mut stream, epoch, clock).await?;
+    let code = sealed_answer(leg, &mut stream, path.name(), clock).await?;
     leg.send.finish();
     Ok((code, clock.mono().since(sent)))
 }
@@ -155,7 +161,7 @@ async fn exchange(
 async fn sealed_answer(
     leg: &mut Leg,
     stream: &mut Stream,
-    epoch: LegEpoch,
+    name: LegName,
     clock: &dyn Clock,
 ) -> Result<RefusalCode, AttemptError> {
     let mut left = ANSWER_BYTES_MAX;
@@ -167,7 +173,7 @@ async fn sealed_answer(
             .ok_or(AttemptError::NoAnswer)?;
         for chunk in chunks.iter().take(count) {
             left = left.checked_sub(chunk.len()).ok_or(AttemptError::NoAnswer)?;
-            let received = stream.receive(epoch, clock.mono(), chunk);
+            let received = stream.receive(name, clock.mono(), chunk);
             received.map_err(|_| AttemptError::NoAnswer)?;
         }
         while let Some(event) = stream.poll_event() {
@@ -201,15 +207,15 @@ pub(crate) async fn answer_probe(
             let count = leg.recv.read_chunks(&mut chunks).await.ok()??;
             for chunk in chunks.iter().take(count) {
                 left = left.checked_sub(chunk.len())?;
-                stream.receive(path.epoch, now, chunk).ok()?;
+                stream.receive(path.name(), now, chunk).ok()?;
             }
             if let Some(Event::Attach { grant, .. }) = stream.poll_event() {
                 break grant;
             }
         };
-        stream.refuse_attach(path.epoch, judge(&grant));
+        stream.refuse_attach(path.name(), judge(&grant));
         let mut sealed = BytesMut::new();
-        while stream.poll_transmit(path.epoch, now, &mut sealed, TRANSMIT_BATCH) > 0 {}
+        while stream.poll_transmit(path.name(), now, &mut sealed, TRANSMIT_BATCH) > 0 {}
         leg.send.write_all_chunks(&mut [sealed.freeze()]).await.ok()?;
         leg.send.finish();
         // Until the consumer has it: a dropped leg would take its last words along.

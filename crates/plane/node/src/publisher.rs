@@ -21,7 +21,7 @@ use fairlead_host::{Clock, Headroom, rng};
 use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress, TunnelId};
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
-use fairlead_transport::{FrameReadError, Leg, LegCode, MemberTls, pair};
+use fairlead_transport::{FrameReadError, FrameWriteError, Leg, LegCode, LegSend, MemberTls, pair};
 use fairlead_trust::GrantCheck;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,6 +35,21 @@ const INCOMING_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long an open may wait for the handshake of its own association, which another leg carries
 /// and which may be answered a moment later.
 const ASSOCIATION_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long a relay may take to take an answer. It has just opened the leg; one that is stopped for longer has
+/// lost the asker by then.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Why a leg was not answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnswerError {
+    /// The leg failed.
+    #[error("the answer could not be written")]
+    Write(#[source] FrameWriteError),
+    /// The relay did not take it.
+    #[error("the relay took no answer within {} ms", .0.as_millis())]
+    Untaken(Duration),
+}
 
 /// A stream's life, to its end.
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -102,10 +117,12 @@ impl Publisher {
         if !self.view.borrow().has_consumer(consumer) {
             return refuse(leg, RefusalCode::UnknownEndpoint).await;
         }
-        let Some(slot) = self.accepted.begin(relay, consumer, incoming.association) else {
+        let now = self.clock.mono();
+        let Some(slot) = self.accepted.begin(relay, consumer, incoming.association, now) else {
             return refuse(leg, RefusalCode::TooMany).await;
         };
-        if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
+        if let Err(error) = answer(&mut leg, Answer::Ok).await {
+            tracing::debug!(%relay, error = chain(&error), "an incoming leg failed");
             return;
         }
         let failed = self
@@ -162,6 +179,7 @@ impl Publisher {
             consumer: incoming.consumer,
             association: incoming.association,
             number: incoming.stream,
+            route,
         };
         if let Some(live) = self.resumable.find(name) {
             further(live, leg, relay, incoming.epoch, pending).await;
@@ -198,7 +216,7 @@ impl Publisher {
             refuse(leg, RefusalCode::PublisherOverloaded).await;
             return None;
         };
-        if let Err(error) = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await {
+        if let Err(error) = answer(&mut leg, Answer::Ok).await {
             tracing::debug!(%route, error = chain(&error), "an incoming leg failed");
             return None;
         }
@@ -250,7 +268,8 @@ impl Publisher {
         incoming: &Incoming,
         association: &AcceptedAssociation,
     ) {
-        if leg.send.write_frame(&Frame::Answer(Answer::Ok)).await.is_err() {
+        if let Err(error) = answer(&mut leg, Answer::Ok).await {
+            tracing::debug!(%relay, error = chain(&error), "an incoming leg failed");
             return;
         }
         let secret = StreamSecret::derive(association.secret(), incoming.stream, incoming.route);
@@ -384,7 +403,7 @@ async fn further(
     epoch: LegEpoch,
     pending: OwnedSemaphorePermit,
 ) {
-    if let Err(error) = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await {
+    if let Err(error) = answer(&mut leg, Answer::Ok).await {
         tracing::debug!(%relay, error = chain(&error), "an incoming leg failed");
         return;
     }
@@ -400,8 +419,27 @@ async fn further(
 }
 
 async fn refuse(mut leg: Leg, code: RefusalCode) {
-    let answer = Frame::Answer(Answer::Refused(Refusal::from(code)));
-    if leg.send.write_frame(&answer).await.is_ok() {
+    if answer(&mut leg, Answer::Refused(Refusal::from(code)))
+        .await
+        .is_ok()
+    {
         leg.send.finish();
+    }
+}
+
+/// Answers a leg. A relay that gives its legs no window holds no task of this daemon for ever.
+async fn answer(leg: &mut Leg, answer: Answer) -> Result<(), AnswerError> {
+    answer_within(&mut leg.send, answer, ANSWER_MAX).await
+}
+
+/// The same, within another limit.
+pub(crate) async fn answer_within(
+    send: &mut LegSend,
+    answer: Answer,
+    limit: Duration,
+) -> Result<(), AnswerError> {
+    match tokio::time::timeout(limit, send.write_frame(&Frame::Answer(answer))).await {
+        Ok(written) => written.map_err(AnswerError::Write),
+        Err(_) => Err(AnswerError::Untaken(limit)),
     }
 }

@@ -92,25 +92,46 @@ impl Relays {
     pub(crate) fn up(&self, relay: RelayId, session: Session) {
         self.sessions.send_modify(|sessions| {
             Arc::make_mut(sessions).insert(relay, session);
-        });
-        self.update(relay, |reach| {
-            reach.connected = true;
-            reach.error.clear();
+            self.update(relay, |reach| {
+                *reach = Reach {
+                    connected: true,
+                    rtt: reach.rtt,
+                    ..Reach::default()
+                };
+            });
         });
     }
 
-    /// The session `number` is over or was never up; a newer one stays.
+    /// The session `number` is over or was never up; another one that stands stays, and what is known of it.
     pub(crate) fn down(&self, relay: RelayId, number: u32, why: String) {
         self.sessions.send_if_modified(|sessions| {
-            sessions.get(&relay).is_some_and(|s| s.number == number)
-                && Arc::make_mut(sessions).remove(&relay).is_some()
+            let standing = sessions.get(&relay).map(|session| session.number);
+            if standing.is_some_and(|standing| standing != number) {
+                return false;
+            }
+            // Within the table's lock: a session that comes up meanwhile is told of after this one.
+            self.update(relay, |reach| {
+                *reach = Reach {
+                    error: why,
+                    ..Reach::default()
+                };
+            });
+            standing.is_some() && Arc::make_mut(sessions).remove(&relay).is_some()
         });
-        self.update(relay, |reach| {
-            *reach = Reach {
-                error: why,
-                ..Reach::default()
-            };
-        });
+    }
+
+    /// Notes something about the session `number`, if it stands; what is only a new measurement wakes
+    /// nobody.
+    pub(crate) fn note(&self, relay: RelayId, number: u32, change: impl FnOnce(&mut Reach)) {
+        let sessions = self.sessions.borrow();
+        if sessions.get(&relay).is_some_and(|s| s.number == number) {
+            self.update(relay, change);
+        }
+    }
+
+    /// The number of the relay's session that stands.
+    pub(crate) fn standing(&self, relay: RelayId) -> Option<u32> {
+        self.sessions.borrow().get(&relay).map(|session| session.number)
     }
 
     /// Changes how the session `number` is to be used.
@@ -124,8 +145,8 @@ impl Relays {
         });
     }
 
-    /// Notes something about a relay; what is only a new measurement wakes nobody.
-    pub(crate) fn update(&self, relay: RelayId, change: impl FnOnce(&mut Reach)) {
+    /// The reach's lock is taken last, behind the table's.
+    fn update(&self, relay: RelayId, change: impl FnOnce(&mut Reach)) {
         let mut table = self.lock();
         let Some(reach) = table.get_mut(&relay) else {
             return;

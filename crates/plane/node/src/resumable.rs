@@ -1,10 +1,11 @@
 //! Finds the live stream that an incoming leg is for.
 //!
-//! A stream is named by its consumer, association and number. What a relay says of a leg decides
-//! only whose driver looks at it: the stream's secret, bound to relay and epoch, decides whether it
-//! is taken (R-STR-05).
+//! A stream is named by all that its secret is drawn from: consumer, association, number and route.
+//! What a relay says of a leg decides only whose driver looks at it: the secret, bound to relay and
+//! epoch too, decides whether it is taken (R-STR-05). A relay that names another route, or is silent,
+//! stands in no other relay's way.
 
-use fairlead_model::{AssociationId, LegEpoch, NodeId, RelayId, StreamNumber};
+use fairlead_model::{AssociationId, LegEpoch, NodeId, RelayId, RouteId, StreamNumber};
 use fairlead_transport::Leg;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ pub(crate) struct StreamName {
     pub(crate) consumer: NodeId,
     pub(crate) association: AssociationId,
     pub(crate) number: StreamNumber,
+    pub(crate) route: RouteId,
 }
 
 /// A further leg of a stream, answered towards the relay.
@@ -104,6 +106,7 @@ mod tests {
             consumer: NodeId::from_bytes([1; 16]),
             association: AssociationId::from_bytes([2; 16]),
             number: StreamNumber(3),
+            route: RouteId::from_bytes([4; 16]),
         };
         let mailbox = table.enter(name).unwrap();
         assert!(table.enter(name).is_err());
@@ -113,6 +116,14 @@ mod tests {
             ..name
         };
         assert!(table.find(other).is_none());
+        let elsewhere = StreamName {
+            route: RouteId::from_bytes([5; 16]),
+            ..name
+        };
+        let beside = table.enter(elsewhere).unwrap();
+        assert!(table.find(name).is_some());
+        drop(beside);
+        assert!(table.find(name).is_some(), "each has its own place");
         drop(mailbox);
         assert!(table.find(name).is_none());
         assert!(table.enter(name).is_ok());

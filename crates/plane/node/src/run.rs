@@ -27,7 +27,7 @@ use fairlead_host::{Clock, FolderLock, Headroom, SystemClock, rng};
 use fairlead_telemetry::{Health, Metrics, RateLimitedLog, Served, chain};
 use fairlead_transport::{CarrierConfig, Dialler};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -69,6 +69,8 @@ pub(crate) struct Started {
     pub(crate) associations: Arc<Associations>,
     /// What answers.
     pub(crate) paths: Paths,
+    /// What tries paths, while the daemon runs.
+    pub(crate) checker: Weak<PathChecker>,
     /// The daemon's time.
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -200,6 +202,13 @@ pub(crate) async fn start_and_wait(
     let (front, back) = (CancellationToken::new(), CancellationToken::new());
     // A dropped daemon ends its tasks too.
     let _guards = (front.clone().drop_guard(), back.clone().drop_guard());
+    let checker = Arc::new(PathChecker {
+        sessions: sessions.clone(),
+        consumer: consumer.clone(),
+        tls: tls.clone(),
+        boot,
+        tasks: streams.clone(),
+    });
     started(Started {
         keeper: keeper.clone(),
         metrics: metrics.clone(),
@@ -208,17 +217,11 @@ pub(crate) async fn start_and_wait(
         live: live.clone(),
         associations: associations.clone(),
         paths: paths.clone(),
+        checker: Arc::downgrade(&checker),
         clock: clock.clone(),
     });
     let watched = paths.watch(consumer.clone(), back.clone());
     let warm = warm::keep(associations, relays.clone(), view.clone(), front.clone());
-    let checker = Arc::new(PathChecker {
-        sessions: sessions.clone(),
-        consumer: consumer.clone(),
-        tls: tls.clone(),
-        boot,
-        tasks: streams.clone(),
-    });
     let control = Arc::new(ControlSession {
         address: member.control.clone(),
         server_name: member.grpc_server_name.clone(),

@@ -34,8 +34,12 @@ const RETRY_LONGEST: Duration = Duration::from_secs(15);
 /// Longest wait of a copy that a relay keeps out while the other one lives (R-ENR-10); the shortest
 /// is half of it.
 const RETRY_OF_COPY: Duration = Duration::from_secs(30);
-/// How long a frame may wait for a relay that does not read its control stream.
-const CONTROL_WRITE_MAX: Duration = Duration::from_secs(10);
+/// How long a frame may wait for a relay that does not read its control stream: as long as nothing may be
+/// heard of a relay. One that is stopped takes no frame behind uploads that fill the carrier's window, and
+/// the liveness watch decides whether it lives (F-06).
+const CONTROL_WRITE_MAX: Duration = fairlead_hop::SILENCE_MAX;
+/// The same before the relay has greeted: its liveness is not watched yet.
+const GREETING_WRITE_MAX: Duration = Duration::from_secs(10);
 /// How long a stopping daemon waits for a relay to take its goodbye.
 const FAREWELL_MAX: Duration = Duration::from_millis(300);
 /// Incoming legs of one session that are not attached yet. Bounds the memory that a relay can ask
@@ -195,8 +199,13 @@ async fn keep(
         };
         let why = chain(&end);
         let label = RelayLabel::of(&target.name);
-        context.metrics.hop_connected.get_or_create(&label).set(0);
         context.relays.down(target.relay, number, why.clone());
+        let gauge = context.metrics.hop_connected.get_or_create(&label).clone();
+        gauge.set(0);
+        // A relay that left the policy and came back has another keeper, and may have its session.
+        if context.relays.standing(target.relay).is_some() {
+            gauge.set(1);
+        }
         if cancel.is_cancelled() {
             // It left the policy: what is no more wanted is not missed.
             if !context.relays.wanted(target.relay) {
@@ -353,7 +362,9 @@ impl Control<'_> {
         self.publish(view);
         let mut announced = false;
         loop {
-            self.flush().await?;
+            if !self.flush_until(cancel, announced).await? {
+                return Ok(SessionEnd::Stopping);
+            }
             if let Some(end) = self.events() {
                 return Ok(end);
             }
@@ -406,10 +417,31 @@ impl Control<'_> {
         }
     }
 
+    /// Writes what is due; false if the daemon stops and the relay takes nothing, its goodbye included.
+    async fn flush_until(&mut self, cancel: &CancellationToken, announced: bool) -> Result<bool, SessionEnd> {
+        let mut flush = std::pin::pin!(self.flush());
+        if !announced {
+            tokio::select! {
+                biased;
+                flushed = &mut flush => return flushed.map(|()| true),
+                () = cancel.cancelled() => {}
+            }
+        }
+        match tokio::time::timeout(FAREWELL_MAX, flush).await {
+            Ok(flushed) => flushed.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
     async fn flush(&mut self) -> Result<(), SessionEnd> {
+        let limit = if *self.established {
+            CONTROL_WRITE_MAX
+        } else {
+            GREETING_WRITE_MAX
+        };
         while let Some(frame) = self.machine.poll_transmit() {
             let write = self.leg.send.write_frame(&frame);
-            match tokio::time::timeout(CONTROL_WRITE_MAX, write).await {
+            match tokio::time::timeout(limit, write).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(SessionEnd::Write(error)),
                 Err(_) => return Err(SessionEnd::WriteTimeout),
@@ -460,7 +492,9 @@ impl Control<'_> {
                     let label = RelayLabel::of(name);
                     let measured = self.context.metrics.hop_rtt.get_or_create(&label).clone();
                     measured.set(rtt.as_secs_f64());
-                    self.context.relays.update(relay, |reach| reach.rtt = Some(rtt));
+                    self.context
+                        .relays
+                        .note(relay, self.number, |reach| reach.rtt = Some(rtt));
                 }
             }
         }
@@ -470,13 +504,6 @@ impl Control<'_> {
     fn up(&mut self, relay_boot: ProcessBootId) {
         *self.established = true;
         self.vitals.established(relay_boot);
-        let label = RelayLabel::of(&self.relay.name);
-        self.context.metrics.hop_connected.get_or_create(&label).set(1);
-        self.context
-            .metrics
-            .hop_sessions_opened
-            .get_or_create(&label)
-            .inc();
         tracing::info!(relay = %self.relay.name, address = %self.carrier.remote_address(), "hop session established");
         let session = Session {
             carrier: self.carrier.clone(),
@@ -485,11 +512,14 @@ impl Control<'_> {
             doubt: Doubt::None,
         };
         self.context.relays.up(self.relay.relay, session);
+        let (label, metrics) = (RelayLabel::of(&self.relay.name), &self.context.metrics);
+        metrics.hop_connected.get_or_create(&label).set(1);
+        metrics.hop_sessions_opened.get_or_create(&label).inc();
         // Before the first ping is answered, the handshake's own measurement.
         let rtt = self.carrier.rtt();
         self.context
             .relays
-            .update(self.relay.relay, |reach| reach.rtt = Some(rtt));
+            .note(self.relay.relay, self.number, |reach| reach.rtt = Some(rtt));
     }
 
     fn report_registrations(&self) {
@@ -499,9 +529,9 @@ impl Control<'_> {
             .filter(|(_, _, state)| matches!(state, RegistrationState::Registered))
             .map(|(endpoint, _, _)| endpoint)
             .collect();
-        self.context
-            .relays
-            .update(self.relay.relay, |reach| reach.registered = registered);
+        self.context.relays.note(self.relay.relay, self.number, |reach| {
+            reach.registered = registered;
+        });
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Both kinds of socket, TCP and Unix, are driven by readiness, so that an idle stream holds no
 //! buffer: memory is taken when there are bytes and given back when there are none.
+//!
+//! A TCP connection that is not closed in order ends with an RST, whoever closes it: this daemon, or the
+//! kernel when the daemon was killed. What was cut off never looks complete (R-STR-02).
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
@@ -29,6 +32,8 @@ impl EndSocket {
     /// Takes over a connected TCP socket. No Nagle: the stream layer batches already, and a held
     /// back segment would cost an application a round trip.
     pub(crate) fn tcp(socket: TcpStream) -> io::Result<Self> {
+        // First of all: the process may be killed at any moment.
+        socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         socket.set_nodelay(true)?;
         let keepalive = socket2::TcpKeepalive::new()
             .with_time(KEEPALIVE_IDLE)
@@ -80,7 +85,7 @@ impl EndSocket {
         }
     }
 
-    /// Sends FIN: the far side reads EOF after all bytes written before.
+    /// Sends FIN: the far side reads EOF after all bytes written before. The other direction goes on.
     pub(crate) fn finish(&self) -> io::Result<()> {
         let how = std::net::Shutdown::Write;
         let result = match self {
@@ -94,15 +99,20 @@ impl EndSocket {
         }
     }
 
-    /// Ends the connection with RST, so that the far side reads an error and never a clean EOF
-    /// (R-STR-02). A Unix socket has no RST: its peer reads an error if it left bytes unread here
-    /// and EOF otherwise, and its writes fail.
-    pub(crate) fn reset(self) {
-        // Closing is all that is left to do if the option is refused.
+    /// Closes a connection that has ended in both directions: what the kernel has still to send is sent.
+    pub(crate) fn close(self) {
+        // An RST is all that is left if the option is refused.
         let _ = match &self {
-            Self::Tcp(s) => socket2::SockRef::from(s).set_linger(Some(Duration::ZERO)),
+            Self::Tcp(s) => socket2::SockRef::from(s).set_linger(None),
             Self::Unix(_) => Ok(()),
         };
+    }
+
+    /// Ends the connection with RST, so that the far side reads an error and never a clean EOF
+    /// (R-STR-02), as dropping it does. A Unix socket has no RST: its peer reads an error if it left
+    /// bytes unread here and EOF otherwise, and its writes fail.
+    pub(crate) fn reset(self) {
+        drop(self);
     }
 
     /// The error the kernel holds for the socket, if any: how an end that is not being read tells
@@ -174,10 +184,51 @@ mod tests {
         assert_eq!(read(&near).await.unwrap(), b"");
     }
 
+    /// R-STR-02, F-02: a connection that is let go without a word is cut off, also after a half-close; one
+    /// that is closed in order delivers all that was written, however slow its reader is.
+    #[tokio::test]
+    async fn only_an_orderly_close_is_an_eof() {
+        let (near, mut far) = tcp_pair().await;
+        drop(near);
+        let error = far.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+
+        let (near, mut far) = tcp_pair().await;
+        near.finish().unwrap();
+        assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
+        drop(near);
+        seen_as_failed(&EndSocket::tcp(far).unwrap()).await;
+
+        let (near, mut far) = tcp_pair().await;
+        let block = vec![7; 64 * 1024];
+        let mut written = 0;
+        // Until the kernel's buffers are full.
+        while let Ok(Ok(count)) = tokio::time::timeout(
+            Duration::from_millis(100),
+            poll_fn(|cx| near.poll_write(cx, &[IoSlice::new(&block)])),
+        )
+        .await
+        {
+            written += count;
+        }
+        near.finish().unwrap();
+        far.shutdown().await.unwrap();
+        assert_eq!(read(&near).await.unwrap(), b"");
+        near.close();
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all.len(), written);
+    }
+
     #[tokio::test]
     async fn a_reset_is_seen_without_reading() {
         let (near, far) = tcp_pair().await;
         EndSocket::tcp(far).unwrap().reset();
+        seen_as_failed(&near).await;
+    }
+
+    /// The far side's reset is known without reading or writing.
+    async fn seen_as_failed(near: &EndSocket) {
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         while near.pending_error().is_none() {
             assert!(std::time::Instant::now() < deadline, "the reset was not seen");

@@ -18,6 +18,10 @@ use tokio_util::sync::CancellationToken;
 const AGAIN_FIRST: Duration = Duration::from_millis(500);
 const AGAIN_LONGEST: Duration = Duration::from_secs(30);
 
+/// How long one handshake is waited for: it goes on, and a relay that swallows it keeps no other publisher's
+/// waiting.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
 /// Goes through the publishers of the policy, one handshake at a time, until `cancel`.
 pub(crate) async fn keep(
     associations: Arc<Associations>,
@@ -35,7 +39,9 @@ pub(crate) async fn keep(
         let mut failed = false;
         for request in requests {
             let made = tokio::select! {
-                made = associations.get(&request) => made.is_ok(),
+                made = tokio::time::timeout(WAIT_MAX, associations.get(&request)) => {
+                    made.is_ok_and(|made| made.is_ok())
+                }
                 () = cancel.cancelled() => return,
             };
             failed |= !made;
@@ -87,6 +93,7 @@ fn missing(
             route: consumption.route,
             grant: view.grant(consumption.route)?.envelope().clone(),
             session: in_turn.find_map(usable)?.clone(),
+            unknown: None,
         };
         asked.insert(publisher);
         Some(request)

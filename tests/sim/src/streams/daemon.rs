@@ -2,12 +2,12 @@
 
 use super::application::Application;
 use super::end::{End, GRANT};
-use super::legs::{Leg, LegId};
+use super::legs::{Leg, LegId, relay_id};
 use super::plan::ms;
 use super::world::{ACCEPTOR, Course, DIALLER, EndId, Happening, World};
 use bytes::Bytes;
-use fairlead_model::{LegEpoch, MonoTime, RelayId, RouteId, StreamNumber};
-use fairlead_stream::{AttachKind, LegPath, ResetCode, Stream, StreamSecret};
+use fairlead_model::{LegEpoch, MonoTime, RouteId, StreamNumber};
+use fairlead_stream::{AttachKind, LegPath, OpenLegError, ResetCode, Stream, StreamSecret};
 use std::collections::BTreeMap;
 
 /// Legs that a dialler keeps open at most; the machine takes one more.
@@ -31,7 +31,7 @@ impl World<'_> {
         self.rng.fill(&mut salt);
         LegPath {
             epoch,
-            relay: RelayId::from_bytes([relay as u8 + 1; 16]),
+            relay: relay_id(relay),
             salt,
         }
     }
@@ -115,7 +115,8 @@ impl World<'_> {
         if !self.is_stalled(DIALLER) {
             let late = |leg: &LegId| {
                 let leg = &self.legs[leg];
-                !end.machine.is_attached(leg.epoch) && self.now.since(leg.opened_at) > ms(ATTACH_WAIT_MS)
+                !end.machine.is_attached(leg.name(DIALLER))
+                    && self.now.since(leg.opened_at) > ms(ATTACH_WAIT_MS)
             };
             let late: Vec<LegId> = end.legs.iter().copied().filter(late).collect();
             for leg in late {
@@ -127,7 +128,7 @@ impl World<'_> {
             if pings {
                 // A record that a relay has swallowed shows with the next one.
                 for leg in &end.legs {
-                    end.machine.request_ping(self.legs[leg].epoch);
+                    end.machine.request_ping(self.legs[leg].name(DIALLER));
                 }
                 self.dirty.insert(id);
             }
@@ -146,9 +147,10 @@ impl World<'_> {
 
     /// The dialler gives a leg up by itself.
     pub(super) fn leave_leg(&mut self, id: EndId, leg: LegId) {
-        let (epoch, side) = (self.legs[&leg].epoch, self.ends[&id].side);
+        let side = self.ends[&id].side;
+        let name = self.legs[&leg].name(side);
         self.close_leg(leg, side, true);
-        self.ends.get_mut(&id).unwrap().machine.leg_lost(epoch, self.now);
+        self.ends.get_mut(&id).unwrap().machine.leg_lost(name, self.now);
         self.dirty.insert(id);
     }
 
@@ -180,12 +182,22 @@ impl World<'_> {
         let leg = self.legs.get_mut(&id).unwrap();
         leg.ends[ACCEPTOR] = Some(end);
         let e = self.ends.get_mut(&end).unwrap();
-        if e.machine.open_leg(path, AttachKind::Resend).is_ok() {
+        let opened = e.machine.open_leg(path, AttachKind::Resend);
+        if let Err(OpenLegError::StaleEpoch(_) | OpenLegError::TooMany(_)) = opened {
+            let honest = leg.ends[DIALLER].is_some() && leg.relay[DIALLER] == relay;
+            // Of the relay's own leg of the epoch it may have told before.
+            let first = epoch > e.attached && !e.taken.contains(&(epoch, relay));
+            assert!(
+                !honest || !first,
+                "R-STR-05: another relay's word keeps epoch {epoch} out: {opened:?}"
+            );
+        }
+        if opened.is_ok() {
             leg.open[ACCEPTOR] = true;
             // One unverified leg per relay, so that a lying one fills no machine.
             let unverified = |l: &&LegId| {
                 let leg = &self.legs[*l];
-                leg.relay[ACCEPTOR] == relay && leg.epoch > e.attached
+                leg.relay[ACCEPTOR] == relay && !leg.verified
             };
             let old = e.legs.iter().find(unverified).copied();
             e.legs.push(id);
@@ -206,11 +218,13 @@ impl World<'_> {
         let Some(leg) = self.legs.get(&id).filter(|l| l.open[ACCEPTOR]) else {
             return;
         };
-        let (epoch, end) = (leg.epoch, leg.ends[ACCEPTOR]);
-        if let Some(end) = end {
-            self.settle(end);
-        }
-        if let Some(end) = end.filter(|e| self.ends.get(e).is_some_and(|e| epoch > e.attached)) {
+        let Some(end) = leg.ends[ACCEPTOR] else { return };
+        self.settle(end);
+        if self
+            .legs
+            .get(&id)
+            .is_some_and(|l| l.open[ACCEPTOR] && !l.verified)
+        {
             self.leave_leg(end, id);
         }
     }

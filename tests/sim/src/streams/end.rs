@@ -7,7 +7,7 @@ use super::world::{ACCEPTOR, DIALLER, EndId, Happening, World};
 use bytes::{Bytes, BytesMut};
 use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
 use fairlead_stream::record::RECORD_BYTES_MAX;
-use fairlead_stream::{Event, ResetCode, SALT_BYTES, Stream};
+use fairlead_stream::{Event, LegName, ResetCode, SALT_BYTES, Stream};
 use std::collections::VecDeque;
 
 /// The grant of every stream; the publisher's check of grants is another crate's.
@@ -123,7 +123,9 @@ impl World<'_> {
                 continue;
             }
             let (mut out, side, batch) = (BytesMut::new(), end.side, self.plan.batch);
-            let n = end.machine.poll_transmit(leg.epoch, self.now, &mut out, batch);
+            let n = end
+                .machine
+                .poll_transmit(leg.name(side), self.now, &mut out, batch);
             assert_eq!(n, out.len(), "what poll_transmit says and does");
             assert!(n < batch + SALT_BYTES + RECORD_BYTES_MAX, "the batch bound");
             if n > 0 {
@@ -167,18 +169,18 @@ impl World<'_> {
             self.note(format_args!("stream {stream} at {side}: {event:?}"));
             match event {
                 Event::Attach {
-                    epoch,
+                    leg,
                     grant,
                     first,
                     resume,
-                } => self.on_attach(id, epoch, &grant, (first, resume)),
-                Event::Attached { epoch } => {
-                    self.check_answer(id, epoch);
+                } => self.on_attach(id, leg, &grant, (first, resume)),
+                Event::Attached { leg } => {
+                    self.check_answer(id, leg.epoch);
                     self.ends.get_mut(&id).unwrap().held_until = None;
                 }
                 Event::Connected => assert!(self.courses[stream].dialled == 1, "connected without a target"),
-                Event::LegDone { epoch } => {
-                    if let Some(leg) = self.leg_of(id, epoch) {
+                Event::LegDone { leg } => {
+                    if let Some(leg) = self.leg_of(id, leg) {
                         self.close_leg(leg, side, false);
                     }
                 }
@@ -200,19 +202,19 @@ impl World<'_> {
         any
     }
 
-    pub(super) fn leg_of(&self, id: EndId, epoch: LegEpoch) -> Option<LegId> {
-        let legs = &self.ends.get(&id)?.legs;
-        legs.iter()
-            .copied()
-            .find(|l| self.legs.get(l).is_some_and(|l| l.epoch == epoch))
+    pub(super) fn leg_of(&self, id: EndId, name: LegName) -> Option<LegId> {
+        let end = self.ends.get(&id)?;
+        let of_name = |l: &LegId| self.legs.get(l).is_some_and(|l| l.name(end.side) == name);
+        end.legs.iter().copied().find(of_name)
     }
 
-    fn on_attach(&mut self, id: EndId, epoch: LegEpoch, grant: &Bytes, (first, resume): (bool, bool)) {
+    fn on_attach(&mut self, id: EndId, name: LegName, grant: &Bytes, (first, resume): (bool, bool)) {
         assert_eq!(&grant[..], GRANT, "the grant as it was sent");
-        let Some(leg) = self.leg_of(id, epoch) else {
+        let Some(leg) = self.leg_of(id, name) else {
             panic!("an attach on no leg")
         };
-        self.check_attach(id, leg, epoch, first);
+        self.check_attach(id, leg, name.epoch, first);
+        self.legs.get_mut(&leg).unwrap().verified = true;
         let waits = self.rng.u8(0..8) == 0;
         let end = self.ends.get_mut(&id).unwrap();
         end.verdicts.push_back((leg, resume));
@@ -232,7 +234,7 @@ impl World<'_> {
     }
 
     fn verdict(&mut self, id: EndId, leg: LegId, resume: bool) {
-        let Some(epoch) = self.legs.get(&leg).map(|l| l.epoch) else {
+        let Some(name) = self.legs.get(&leg).map(|l| l.name(ACCEPTOR)) else {
             return;
         };
         // A leg or a stream that ended meanwhile needs no verdict.
@@ -244,12 +246,12 @@ impl World<'_> {
         self.dirty.insert(id);
         if std::mem::take(&mut end.refuses) {
             self.courses[stream].excused.get_or_insert("attach refused");
-            return end.machine.refuse_attach(epoch, RefusalCode::BadGrant);
+            return end.machine.refuse_attach(name, RefusalCode::BadGrant);
         }
         let serves = self.courses[stream].acceptor == Some(id);
         if !serves && !self.admit(id, resume) {
             let end = self.ends.get_mut(&id).unwrap();
-            return end.machine.refuse_attach(epoch, RefusalCode::UnknownStream);
+            return end.machine.refuse_attach(name, RefusalCode::UnknownStream);
         }
         if !serves {
             let good = self.rng.u8(0..40) > 0;
@@ -258,9 +260,9 @@ impl World<'_> {
             self.at(at, Happening::Dialled(id, good));
         }
         let end = self.ends.get_mut(&id).unwrap();
-        if end.machine.accept_attach(epoch, self.now).is_err() {
+        if end.machine.accept_attach(name, self.now).is_err() {
             self.close_leg(leg, ACCEPTOR, true);
-        } else if end.machine.is_attached(epoch) {
+        } else if end.machine.is_attached(name) {
             end.held_until = None;
         }
     }

@@ -132,8 +132,8 @@ impl World<'_> {
                 if let Some(leg) = self.some_leg()
                     && let Some(id) = self.legs[&leg].ends[side]
                 {
-                    let epoch = self.legs[&leg].epoch;
-                    self.ends.get_mut(&id).unwrap().machine.request_ping(epoch);
+                    let name = self.legs[&leg].name(side);
+                    self.ends.get_mut(&id).unwrap().machine.request_ping(name);
                     self.dirty.insert(id);
                 }
             }
@@ -193,7 +193,8 @@ impl World<'_> {
     }
 
     /// A relay plays to the publisher what a consumer once sent it: under the same claims, as another
-    /// epoch, as another stream, or through an accomplice.
+    /// epoch, as another stream, or through an accomplice. Of the very next epoch it only tells, and says
+    /// nothing: the leg stays.
     fn replay(&mut self) {
         let recorded: Vec<LegId> = self
             .legs
@@ -206,9 +207,13 @@ impl World<'_> {
         }
         let source = &self.legs[&recorded[self.rng.usize(0..recorded.len())]];
         let (mut stream, mut epoch, mut exit) = (source.stream, source.epoch, source.relay[DIALLER]);
-        let bytes = Bytes::from(source.record.clone());
+        let (bytes, mut silent) = (Bytes::from(source.record.clone()), false);
         match self.rng.u8(0..4) {
-            0 => epoch = LegEpoch(epoch.0 + self.rng.u64(1..4)),
+            0 => {
+                let ahead = self.rng.u64(1..4);
+                epoch = LegEpoch(epoch.0 + ahead);
+                silent = ahead == 1;
+            }
             1 => stream = self.rng.usize(0..self.courses.len()),
             2 => exit = self.rng.usize(0..self.plan.relays),
             _ => {}
@@ -217,7 +222,9 @@ impl World<'_> {
         let mut leg = Leg::new(stream, epoch, [exit, exit], self.now);
         leg.pipes[DIALLER].far.push(self.now, Bytes::new());
         let end = self.rng.usize(1..=bytes.len());
-        leg.pipes[DIALLER].far.push(self.now, bytes.slice(..end));
+        if !silent {
+            leg.pipes[DIALLER].far.push(self.now, bytes.slice(..end));
+        }
         self.legs.insert(name, leg);
         self.note(format_args!(
             "leg {name}: a replay as stream {stream} epoch {epoch} through {exit}"

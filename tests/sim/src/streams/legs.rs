@@ -2,7 +2,8 @@
 
 use super::world::{ACCEPTOR, DIALLER, EndId, Happening, World};
 use bytes::Bytes;
-use fairlead_model::{LegEpoch, MonoTime};
+use fairlead_model::{LegEpoch, MonoTime, RelayId};
+use fairlead_stream::LegName;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -10,6 +11,10 @@ pub(super) type LegId = u64;
 
 /// Most bytes of a leg that a lying relay remembers to play again.
 const RECORD_BYTES_MAX: usize = 256 * 1024;
+
+pub(super) fn relay_id(relay: usize) -> RelayId {
+    RelayId::from_bytes([relay as u8 + 1; 16])
+}
 
 /// Why a leg is gone, as an end learns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +78,8 @@ pub(super) struct Leg {
     /// A relay did something to what it carries: the receiver may wait for the rest of a record that
     /// never comes.
     pub(super) tampered: bool,
+    /// The acceptor has verified an ATTACH on it.
+    pub(super) verified: bool,
     /// What the relay could play again.
     pub(super) record: Vec<u8>,
     pub(super) opened_at: MonoTime,
@@ -91,8 +98,17 @@ impl Leg {
             noticed: [false, false],
             wake: None,
             tampered: false,
+            verified: false,
             record: Vec::new(),
             opened_at: now,
+        }
+    }
+
+    /// Its name at the machine of `side`.
+    pub(super) fn name(&self, side: usize) -> LegName {
+        LegName {
+            epoch: self.epoch,
+            relay: relay_id(self.relay[side]),
         }
     }
 }
@@ -210,13 +226,13 @@ impl World<'_> {
         if piece.is_empty() {
             self.incoming(id);
         } else if let Some(end) = leg.ends[to].filter(|_| leg.open[to]) {
-            let epoch = leg.epoch;
+            let name = leg.name(to);
             self.transcript.bytes(&piece);
             let now = self.now;
             let Some(e) = self.ends.get_mut(&end) else {
                 return true;
             };
-            if let Err(fault) = e.machine.receive(epoch, now, &piece) {
+            if let Err(fault) = e.machine.receive(name, now, &piece) {
                 self.note(format_args!("leg {id} ends at {to}: {fault:?}"));
                 self.close_leg(id, to, true);
             }
@@ -278,12 +294,12 @@ impl World<'_> {
         }
         let Some(leg) = self.legs.get_mut(&id) else { return };
         let was_open = std::mem::replace(&mut leg.open[side], false);
-        let (epoch, end) = (leg.epoch, leg.ends[side]);
+        let (name, end) = (leg.name(side), leg.ends[side]);
         if was_open && let Some(end) = end {
             self.note(format_args!("leg {id} lost at {side}: {why:?}"));
             if let Some(e) = self.ends.get_mut(&end) {
                 e.legs.retain(|l| *l != id);
-                e.machine.leg_lost(epoch, self.now);
+                e.machine.leg_lost(name, self.now);
             }
             self.dirty.insert(end);
             if why == Notice::UnknownAssociation {

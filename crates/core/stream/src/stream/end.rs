@@ -2,7 +2,7 @@
 
 use super::{Phase, Role, Stream};
 use crate::event::{End, Event, LegFault, ResetCode};
-use crate::leg::LegState;
+use crate::leg::{LegName, LegState};
 use fairlead_model::{LegEpoch, MonoTime};
 use std::time::Duration;
 
@@ -104,25 +104,21 @@ impl Stream {
     }
 
     /// Forgets a leg that broke, and with it the stream if the peer itself is to blame.
-    pub(super) fn fail_leg(
-        &mut self,
-        epoch: LegEpoch,
-        fault: LegFault,
-        now: MonoTime,
-    ) -> Result<(), LegFault> {
+    pub(super) fn fail_leg(&mut self, leg: LegName, fault: LegFault, now: MonoTime) -> Result<(), LegFault> {
         match fault {
             LegFault::Frame(_) | LegFault::Protocol(_) => {
                 // The RESET goes out on this or any other leg that is attached, if the caller still
                 // transmits; the fault closes this one.
                 self.end(End::Protocol);
                 self.due.reset = Some(ResetCode::Protocol);
-                self.legs.retain(|l| l.epoch != epoch);
+                self.legs.retain(|l| l.name() != leg);
             }
             LegFault::UnknownLeg(_)
             | LegFault::Record(_)
             | LegFault::WrongAttach
             | LegFault::HeldTooMuch { .. }
-            | LegFault::TooManyPieces { .. } => self.leg_lost(epoch, now),
+            | LegFault::TooManyLegs { .. }
+            | LegFault::TooManyPieces { .. } => self.leg_lost(leg, now),
         }
         Err(fault)
     }
@@ -134,7 +130,7 @@ impl Stream {
         self.legs.retain(|leg| {
             let over = leg.detach_sent && leg.detach_received;
             if over && !ended {
-                events.push_back(Event::LegDone { epoch: leg.epoch });
+                events.push_back(Event::LegDone { leg: leg.name() });
             }
             !over
         });

@@ -9,7 +9,7 @@ use crate::attach::AttachRules;
 use crate::config::Config;
 use crate::event::{End, Event, LegFault, OpenLegError, ResetCode};
 use crate::frame::GRANT_BYTES_MAX;
-use crate::leg::{AttachKind, Leg, LegPath, LegState};
+use crate::leg::{AttachKind, Leg, LegName, LegPath, LegState};
 use crate::recv::RecvBuffer;
 use crate::rtt::Rtt;
 use crate::secret::{Direction, StreamSecret};
@@ -26,6 +26,9 @@ pub use transmit::TRANSMIT_BATCH;
 /// Most legs of one stream at once: two live ones, one more on its way, and one whose loss has not
 /// been noticed.
 const LEGS_MAX: usize = 4;
+/// Most legs beside these on which the acceptor has verified nothing. The daemon keeps one for each relay,
+/// so that relays which make legs up crowd none out; eight are more than an endpoint's relays.
+const UNVERIFIED_MAX: usize = 8;
 
 /// What only one of the ends has.
 enum Role {
@@ -223,11 +226,12 @@ impl Stream {
     }
 
     /// Takes a leg into use. The dialler calls it when the OPEN is written and transmits at once;
-    /// the acceptor when INCOMING came, and sends nothing before it has verified an ATTACH. `kind`
-    /// is the dialler's; an acceptor's is ignored.
+    /// the acceptor when INCOMING came, and sends nothing before it has verified an ATTACH. Until then
+    /// several relays may say that they have the leg of one epoch: the first whose ATTACH opens has it.
+    /// `kind` is the dialler's; an acceptor's is ignored.
     ///
     /// # Errors
-    /// The epoch is not a new one, too many legs are open, or the stream is over.
+    /// The epoch is not a new one, the relay has a leg of it, too many legs are open, or the stream is over.
     pub fn open_leg(&mut self, path: LegPath, kind: AttachKind) -> Result<(), OpenLegError> {
         if self.phase == Phase::Over {
             return Err(OpenLegError::Ended);
@@ -237,14 +241,20 @@ impl Stream {
                 allocated, opened, ..
             } => path.epoch <= *opened || path.epoch > *allocated,
             Role::Acceptor { attached } => {
-                !self.rules.is_new(path.epoch, *attached) || self.leg(path.epoch).is_some()
+                !self.rules.is_new(path.epoch, *attached) || self.leg(path.name()).is_some()
             }
         };
         if stale {
             return Err(OpenLegError::StaleEpoch(path.epoch));
         }
-        if self.legs.len() >= LEGS_MAX {
-            return Err(OpenLegError::TooMany(LEGS_MAX));
+        let max = match &self.role {
+            Role::Dialler { .. } => LEGS_MAX,
+            Role::Acceptor { .. } => UNVERIFIED_MAX,
+        };
+        let is_dialler = matches!(self.role, Role::Dialler { .. });
+        let counted = self.legs.iter().filter(|l| is_dialler || l.is_unverified());
+        if counted.count() >= max {
+            return Err(OpenLegError::TooMany(max));
         }
         let state = match &mut self.role {
             Role::Dialler { opened, .. } => {
@@ -253,7 +263,7 @@ impl Stream {
             }
             Role::Acceptor { .. } => LegState::AwaitAttach,
         };
-        if matches!(self.role, Role::Dialler { .. }) && kind == AttachKind::Resend {
+        if is_dialler && kind == AttachKind::Resend {
             self.send_again();
         }
         self.legs
@@ -262,8 +272,8 @@ impl Stream {
     }
 
     /// A leg ended: refused by its relay, reset, or cut. Unknown legs are ignored.
-    pub fn leg_lost(&mut self, epoch: LegEpoch, now: MonoTime) {
-        let Some(index) = self.legs.iter().position(|l| l.epoch == epoch) else {
+    pub fn leg_lost(&mut self, leg: LegName, now: MonoTime) {
+        let Some(index) = self.legs.iter().position(|l| l.name() == leg) else {
             return;
         };
         let leg = self.legs.swap_remove(index);
@@ -282,19 +292,19 @@ impl Stream {
     ///
     /// # Errors
     /// What followed the ATTACH ended the leg.
-    pub fn accept_attach(&mut self, epoch: LegEpoch, now: MonoTime) -> Result<(), LegFault> {
-        let Some(leg) = self.leg_mut(epoch) else {
-            return Err(LegFault::UnknownLeg(epoch));
+    pub fn accept_attach(&mut self, name: LegName, now: MonoTime) -> Result<(), LegFault> {
+        let Some(leg) = self.leg_mut(name) else {
+            return Err(LegFault::UnknownLeg(name.epoch));
         };
         let LegState::AwaitVerdict(claim) = leg.state else {
-            return Err(LegFault::UnknownLeg(epoch));
+            return Err(LegFault::UnknownLeg(name.epoch));
         };
         leg.state = LegState::Attached { ok_due: true };
         let (rest, held) = leg.take_held();
-        self.attached(epoch, now);
+        self.attached(name.epoch, now);
         if !self.acknowledge(claim.next, claim.limit, now) {
             return self.fail_leg(
-                epoch,
+                name,
                 LegFault::Protocol("ATTACH acknowledges what was not sent"),
                 now,
             );
@@ -303,16 +313,18 @@ impl Stream {
             self.send_again();
         }
         let result = self
-            .on_plaintext(epoch, rest, now)
-            .and_then(|()| self.on_bytes(epoch, &held, now));
-        result.or_else(|fault| self.fail_leg(epoch, fault, now))
+            .on_plaintext(name, rest, now)
+            .and_then(|()| self.on_bytes(name, &held, now));
+        result
+            .map(|_| ())
+            .or_else(|fault| self.fail_leg(name, fault, now))
     }
 
     /// Acceptor: the grant of this leg's ATTACH is not good. The refusal is sealed and sent; the
     /// stream ends if it was its first leg.
-    pub fn refuse_attach(&mut self, epoch: LegEpoch, code: RefusalCode) {
+    pub fn refuse_attach(&mut self, name: LegName, code: RefusalCode) {
         let first = !self.attached_once;
-        let Some(leg) = self.leg_mut(epoch).filter(|l| l.awaits_verdict()) else {
+        let Some(leg) = self.leg_mut(name).filter(|l| l.awaits_verdict()) else {
             return;
         };
         leg.state = LegState::Refusing(Some(code));
@@ -356,8 +368,8 @@ impl Stream {
 
     /// Sends a PING on an attached leg; the peer answers with a record of its own. Shows whether the
     /// path lives while nothing else is sent.
-    pub fn request_ping(&mut self, epoch: LegEpoch) {
-        if let Some(leg) = self.leg_mut(epoch) {
+    pub fn request_ping(&mut self, name: LegName) {
+        if let Some(leg) = self.leg_mut(name) {
             leg.ping_due = leg.is_attached();
         }
     }
@@ -487,9 +499,9 @@ impl Stream {
         }
         self.window.handle_timeout(now);
         let past = |t: Option<MonoTime>| t.is_some_and(|t| t <= now);
-        while let Some(epoch) = self.legs.iter().find(|l| past(l.retire_by)).map(|l| l.epoch) {
-            self.events.push_back(Event::LegDone { epoch });
-            self.leg_lost(epoch, now);
+        while let Some(leg) = self.legs.iter().find(|l| past(l.retire_by)).map(Leg::name) {
+            self.events.push_back(Event::LegDone { leg });
+            self.leg_lost(leg, now);
         }
         if past(self.suspended_until) || past(self.linger_until) {
             self.give_up();
@@ -508,16 +520,16 @@ impl Stream {
         self.phase != Phase::Over && self.current().is_some()
     }
 
-    /// Whether `epoch` is the leg that carries new bytes.
+    /// Whether it is the leg that carries new bytes.
     #[must_use]
-    pub fn is_current(&self, epoch: LegEpoch) -> bool {
-        self.current() == Some(epoch)
+    pub fn is_current(&self, leg: LegName) -> bool {
+        self.current() == Some(leg)
     }
 
     /// Whether the leg is attached.
     #[must_use]
-    pub fn is_attached(&self, epoch: LegEpoch) -> bool {
-        self.leg(epoch).is_some_and(Leg::is_attached)
+    pub fn is_attached(&self, leg: LegName) -> bool {
+        self.leg(leg).is_some_and(Leg::is_attached)
     }
 
     /// Whether the stream was attached, has no leg, and waits for one within its hold.
@@ -544,7 +556,7 @@ impl Stream {
         let unacked = self.send.unacked();
         let fin = self.fin_sent && !self.send.fin_acked();
         let sent = (fin || unacked.from < unacked.to).then_some(self.ack_progress);
-        let pinged = self.current().and_then(|epoch| self.leg(epoch)?.pinged);
+        let pinged = self.current().and_then(|leg| self.leg(leg)?.pinged);
         sent.into_iter().chain(pinged).min()
     }
 
@@ -592,17 +604,17 @@ impl Stream {
         }
     }
 
-    fn leg(&self, epoch: LegEpoch) -> Option<&Leg> {
-        self.legs.iter().find(|l| l.epoch == epoch)
+    fn leg(&self, name: LegName) -> Option<&Leg> {
+        self.legs.iter().find(|l| l.name() == name)
     }
 
-    fn leg_mut(&mut self, epoch: LegEpoch) -> Option<&mut Leg> {
-        self.legs.iter_mut().find(|l| l.epoch == epoch)
+    fn leg_mut(&mut self, name: LegName) -> Option<&mut Leg> {
+        self.legs.iter_mut().find(|l| l.name() == name)
     }
 
     /// The leg that carries new bytes and the stream's control frames: the newest attached one, or a
     /// newer one that is being attached if it carries data at once or is the only one.
-    fn current(&self) -> Option<LegEpoch> {
+    fn current(&self) -> Option<LegName> {
         let usable = self.legs.iter().any(Leg::is_usable);
         let carries = |leg: &&Leg| match leg.state {
             LegState::Attached { .. } => leg.is_usable(),
@@ -616,7 +628,7 @@ impl Stream {
             } => !usable,
             LegState::AwaitAttach | LegState::AwaitVerdict(_) | LegState::Refusing(_) => false,
         };
-        self.legs.iter().filter(carries).map(|l| l.epoch).max()
+        self.legs.iter().filter(carries).map(Leg::name).max()
     }
 
     fn after_read(&mut self, now: MonoTime) {

@@ -1,57 +1,61 @@
 //! Sealed bytes in.
 
-use super::{Phase, Role, Stream, Target};
+use super::{LEGS_MAX, Phase, Role, Stream, Target};
 use crate::event::{End, Event, LegFault, ResetCode};
 use crate::frame::Frame;
-use crate::leg::{Claim, Leg, LegState};
+use crate::leg::{Claim, Leg, LegName, LegState};
 use crate::recv::{AHEAD_PIECES_MAX, Inserted, RecvFault};
 use bytes::Bytes;
 use fairlead_codec::Reader;
-use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
+use fairlead_model::{MonoTime, RefusalCode};
 
 impl Stream {
-    /// Bytes of a leg, in order, in any pieces. Call it whenever the leg has some (I4).
+    /// Bytes of a leg, in order, in any pieces. Call it whenever the leg has some (I4). Says whether a
+    /// record of the peer was opened: only that shows that the path to it lives. A relay can make bytes
+    /// that open as nothing come for ever.
     ///
     /// # Errors
     /// The leg is over and forgotten: close its transport. Events say whether the stream is too.
-    pub fn receive(&mut self, epoch: LegEpoch, now: MonoTime, bytes: &[u8]) -> Result<(), LegFault> {
-        self.on_bytes(epoch, bytes, now)
-            .or_else(|fault| self.fail_leg(epoch, fault, now))
+    pub fn receive(&mut self, leg: LegName, now: MonoTime, bytes: &[u8]) -> Result<bool, LegFault> {
+        self.on_bytes(leg, bytes, now)
+            .or_else(|fault| self.fail_leg(leg, fault, now).map(|()| false))
     }
 
+    /// True if a record was opened.
     pub(super) fn on_bytes(
         &mut self,
-        epoch: LegEpoch,
+        name: LegName,
         mut bytes: &[u8],
         now: MonoTime,
-    ) -> Result<(), LegFault> {
+    ) -> Result<bool, LegFault> {
         let from = self.direction().reverse();
+        let mut opened = false;
         loop {
             if self.phase == Phase::Over {
-                return Ok(());
+                return Ok(opened);
             }
-            let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
-                return Err(LegFault::UnknownLeg(epoch));
+            let Some(leg) = self.legs.iter_mut().find(|l| l.name() == name) else {
+                return Err(LegFault::UnknownLeg(name.epoch));
             };
             if leg.awaits_verdict() {
-                return leg.hold(bytes);
+                return leg.hold(bytes).map(|()| opened);
             }
             let Some(plaintext) = leg.next_record(&mut bytes, &self.secret, from)? else {
-                return Ok(());
+                return Ok(opened);
             };
-            // An opened record shows that the leg lives; mere bytes show nothing.
+            opened = true;
             leg.pinged = None;
-            self.on_plaintext(epoch, plaintext, now)?;
-            if self.leg(epoch).is_none() {
+            self.on_plaintext(name, plaintext, now)?;
+            if self.leg(name).is_none() {
                 // The leg is done; what follows on it is nothing.
-                return Ok(());
+                return Ok(opened);
             }
         }
     }
 
     pub(super) fn on_plaintext(
         &mut self,
-        epoch: LegEpoch,
+        name: LegName,
         plaintext: Bytes,
         now: MonoTime,
     ) -> Result<(), LegFault> {
@@ -61,11 +65,11 @@ impl Stream {
         }
         let mut reader = Reader::new(&plaintext);
         while let Some(frame) = Frame::take(&mut reader).map_err(LegFault::Frame)? {
-            self.on_frame(epoch, frame, &plaintext, now)?;
+            self.on_frame(name, frame, &plaintext, now)?;
             if self.phase == Phase::Over {
                 return Ok(());
             }
-            if let Some(leg) = self.leg_mut(epoch).filter(|l| l.awaits_verdict()) {
+            if let Some(leg) = self.leg_mut(name).filter(|l| l.awaits_verdict()) {
                 leg.hold_rest(plaintext.slice(plaintext.len() - reader.remaining()..));
                 return Ok(());
             }
@@ -77,17 +81,17 @@ impl Stream {
 
     fn on_frame(
         &mut self,
-        epoch: LegEpoch,
+        name: LegName,
         frame: Frame<'_>,
         plaintext: &Bytes,
         now: MonoTime,
     ) -> Result<(), LegFault> {
-        let Some(leg) = self.leg_mut(epoch) else {
+        let Some(leg) = self.leg_mut(name) else {
             return Ok(());
         };
         match leg.state {
-            LegState::AwaitAttach => return self.on_first_of_acceptor(epoch, frame),
-            LegState::Attaching { sent, .. } => return self.on_first_of_dialler(epoch, frame, sent, now),
+            LegState::AwaitAttach => return self.on_first_of_acceptor(name, frame),
+            LegState::Attaching { sent, .. } => return self.on_first_of_dialler(name, frame, sent, now),
             LegState::Refusing(_) => return Ok(()),
             LegState::AwaitVerdict(_) | LegState::Attached { .. } => {}
         }
@@ -126,7 +130,7 @@ impl Stream {
     }
 
     /// The first frame from a dialler: it proves the secret for this relay and epoch (I7).
-    fn on_first_of_acceptor(&mut self, epoch: LegEpoch, frame: Frame<'_>) -> Result<(), LegFault> {
+    fn on_first_of_acceptor(&mut self, name: LegName, frame: Frame<'_>) -> Result<(), LegFault> {
         let Frame::Attach {
             epoch: claimed,
             relay,
@@ -141,19 +145,26 @@ impl Stream {
         };
         // Two legs may race before the first verdict: the target is dialled once.
         let first = !self.attached_once && !self.legs.iter().any(Leg::awaits_verdict);
+        let verified = self.legs.iter().filter(|l| !l.is_unverified()).count();
         let Role::Acceptor { attached } = &mut self.role else {
             return Err(LegFault::Protocol("ATTACH from the acceptor"));
         };
-        let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
+        let Some(leg) = self.legs.iter_mut().find(|l| l.name() == name) else {
             return Ok(());
         };
-        if !self.rules.takes((claimed, relay), (epoch, leg.relay), *attached) {
+        if !self
+            .rules
+            .takes((claimed, relay), (name.epoch, name.relay), *attached)
+        {
             return Err(LegFault::WrongAttach);
+        }
+        if verified >= LEGS_MAX {
+            return Err(LegFault::TooManyLegs { max: LEGS_MAX });
         }
         *attached = claimed;
         leg.state = LegState::AwaitVerdict(Claim { next, limit, resend });
         self.events.push_back(Event::Attach {
-            epoch,
+            leg: name,
             grant: Bytes::copy_from_slice(grant),
             first,
             resume,
@@ -164,7 +175,7 @@ impl Stream {
     /// The first frame from an acceptor answers the ATTACH.
     fn on_first_of_dialler(
         &mut self,
-        epoch: LegEpoch,
+        name: LegName,
         frame: Frame<'_>,
         sent: Option<MonoTime>,
         now: MonoTime,
@@ -176,17 +187,17 @@ impl Stream {
                 limit,
                 connected,
             } => {
-                if answered != epoch {
+                if answered != name.epoch {
                     return Err(LegFault::WrongAttach);
                 }
                 if let Some(sent) = sent {
                     self.rtt.sample(now.since(sent));
                 }
-                if let Some(leg) = self.leg_mut(epoch) {
+                if let Some(leg) = self.leg_mut(name) {
                     leg.state = LegState::Attached { ok_due: false };
                 }
-                self.attached(epoch, now);
-                self.events.push_back(Event::Attached { epoch });
+                self.attached(name.epoch, now);
+                self.events.push_back(Event::Attached { leg: name });
                 self.on_ack(next, limit, now)?;
                 if connected { self.on_dial_result(0) } else { Ok(()) }
             }
@@ -194,13 +205,13 @@ impl Stream {
                 epoch: answered,
                 code,
             } => {
-                if answered != epoch {
+                if answered != name.epoch {
                     return Err(LegFault::WrongAttach);
                 }
                 let code = RefusalCode::from_number(code).unwrap_or(RefusalCode::Internal);
-                if self.legs.iter().any(|l| l.epoch != epoch && l.is_usable()) {
-                    self.events.push_back(Event::LegDone { epoch });
-                    self.leg_lost(epoch, now);
+                if self.legs.iter().any(|l| l.name() != name && l.is_usable()) {
+                    self.events.push_back(Event::LegDone { leg: name });
+                    self.leg_lost(name, now);
                 } else if self.all_done() || matches!(self.phase, Phase::Resetting(_)) {
                     // A peer that knows the stream no longer has seen its end.
                     self.give_up();

@@ -3,11 +3,11 @@
 use super::{Phase, Role, Stream, Target};
 use crate::event::Event;
 use crate::frame::{CONTROL_BYTES_MAX, DATA_HEADER_BYTES, Frame, SALT_BYTES};
-use crate::leg::{Leg, LegState};
+use crate::leg::{Leg, LegName, LegState};
 use crate::record::{HEADER_BYTES, OVERHEAD_BYTES, PLAINTEXT_BYTES_MAX, RECORD_BYTES_MAX};
 use bytes::BytesMut;
 use fairlead_codec::Writer;
-use fairlead_model::{LegEpoch, MonoTime};
+use fairlead_model::MonoTime;
 
 /// A good `max` for [`Stream::poll_transmit`]: four full records, enough for one large write, little
 /// enough that an ACK waits behind it for a fraction of a millisecond.
@@ -24,15 +24,15 @@ impl Stream {
     /// Appends the sealed bytes that are due on a leg to `out` and returns how many; 0: nothing is
     /// due now. `max` is soft: the last record may go over it, by less than 16.1 KiB. The bytes must
     /// go onto the leg, in order; call again when they are written.
-    pub fn poll_transmit(&mut self, epoch: LegEpoch, now: MonoTime, out: &mut BytesMut, max: usize) -> usize {
+    pub fn poll_transmit(&mut self, leg: LegName, now: MonoTime, out: &mut BytesMut, max: usize) -> usize {
         let begin = out.len();
         let ready = self.send.sendable(max).map_or(0, |s| (s.to - s.from) as usize);
-        while out.len() - begin < max && self.one_record(epoch, now, out, begin, ready) {}
-        let refused = |l: &Leg| l.epoch == epoch && matches!(l.state, LegState::Refusing(_));
+        while out.len() - begin < max && self.one_record(leg, now, out, begin, ready) {}
+        let refused = |l: &Leg| l.name() == leg && matches!(l.state, LegState::Refusing(_));
         if out.len() > begin && self.legs.iter().any(refused) {
-            self.legs.retain(|l| l.epoch != epoch);
+            self.legs.retain(|l| l.name() != leg);
             if self.phase != Phase::Over {
-                self.events.push_back(Event::LegDone { epoch });
+                self.events.push_back(Event::LegDone { leg });
                 self.without_leg(now);
             }
         }
@@ -44,15 +44,15 @@ impl Stream {
     /// Appends one record; `false` if there is nothing to put into it.
     fn one_record(
         &mut self,
-        epoch: LegEpoch,
+        leg: LegName,
         now: MonoTime,
         out: &mut BytesMut,
         begin: usize,
         ready: usize,
     ) -> bool {
-        let is_current = self.current() == Some(epoch);
-        let retiring = self.is_retiring(epoch);
-        let Some(index) = self.legs.iter().position(|l| l.epoch == epoch) else {
+        let is_current = self.current() == Some(leg);
+        let retiring = self.is_retiring(leg.epoch);
+        let Some(index) = self.legs.iter().position(|l| l.name() == leg) else {
             return false;
         };
         let start = out.len();

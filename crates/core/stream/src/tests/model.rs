@@ -36,7 +36,7 @@ enum Step {
     /// The dialler loses a leg.
     DiallerLoses(u64),
     /// The acceptor loses a leg.
-    AcceptorLoses(u64),
+    AcceptorLoses(At),
 }
 
 /// All that the rules look at.
@@ -94,6 +94,10 @@ fn secret() -> StreamSecret {
     super::sim::secret()
 }
 
+fn name((epoch, relay): At) -> LegName {
+    path(0, (epoch, relay)).name()
+}
+
 fn path(side: u8, (epoch, relay): At) -> LegPath {
     LegPath {
         epoch: LegEpoch(epoch),
@@ -128,7 +132,8 @@ impl Machines {
                     .open_leg(path(0, (epoch.0, relay)), AttachKind::Resend);
                 let mut out = BytesMut::new();
                 if opened.is_ok() {
-                    self.dialler.poll_transmit(epoch, NOW, &mut out, TRANSMIT_BATCH);
+                    let leg = name((epoch.0, relay));
+                    self.dialler.poll_transmit(leg, NOW, &mut out, TRANSMIT_BATCH);
                     self.view.dialler.push((epoch.0, false));
                 }
                 self.view.opened.push(relay);
@@ -143,19 +148,21 @@ impl Machines {
             Step::Deliver { to, sent } => {
                 let bytes = self.sent[0][sent].clone();
                 self.view.pending.retain(|at| *at != to);
-                if self.acceptor.receive(LegEpoch(to.0), NOW, &bytes).is_err() {
+                if self.acceptor.receive(name(to), NOW, &bytes).is_err() {
                     self.view.attached.retain(|at| *at != to);
                 }
                 self.acceptor_events(to);
             }
             Step::Answer { to, sent } => {
                 let bytes = self.sent[1][sent].clone();
-                if self.dialler.receive(LegEpoch(to), NOW, &bytes).is_err() {
+                let leg = self.dialled(to);
+                if self.dialler.receive(leg, NOW, &bytes).is_err() {
                     self.view.dialler.retain(|(epoch, _)| *epoch != to);
                 }
                 while let Some(event) = self.dialler.poll_event() {
                     match event {
-                        Event::Attached { epoch } => {
+                        Event::Attached { leg } => {
+                            let epoch = leg.epoch;
                             self.view.answered.push(epoch.0);
                             for leg in self.view.dialler.iter_mut().filter(|l| l.0 == epoch.0) {
                                 leg.1 = true;
@@ -167,31 +174,36 @@ impl Machines {
                 }
             }
             Step::DiallerLoses(epoch) => {
-                self.dialler.leg_lost(LegEpoch(epoch), NOW);
+                self.dialler.leg_lost(self.dialled(epoch), NOW);
                 self.view.dialler.retain(|(e, _)| *e != epoch);
             }
-            Step::AcceptorLoses(epoch) => {
-                self.acceptor.leg_lost(LegEpoch(epoch), NOW);
-                self.view.attached.retain(|at| at.0 != epoch);
-                self.view.pending.retain(|at| at.0 != epoch);
-                self.acceptor_events((epoch, 0));
+            Step::AcceptorLoses(at) => {
+                self.acceptor.leg_lost(name(at), NOW);
+                self.view.attached.retain(|a| *a != at);
+                self.view.pending.retain(|a| *a != at);
+                self.acceptor_events(at);
             }
         }
+    }
+
+    /// The dialler's leg of an epoch.
+    fn dialled(&self, epoch: u64) -> LegName {
+        name((epoch, self.view.opened[epoch as usize - 1]))
     }
 
     fn acceptor_events(&mut self, at: At) {
         while let Some(event) = self.acceptor.poll_event() {
             match event {
-                Event::Attach { epoch, first, .. } => {
+                Event::Attach { leg, first, .. } => {
                     self.view.accepted.push(at);
-                    if self.acceptor.accept_attach(epoch, NOW).is_ok() {
+                    if self.acceptor.accept_attach(leg, NOW).is_ok() {
                         self.view.attached.push(at);
                     }
                     if first {
                         self.acceptor.target_connected();
                     }
                     let mut out = BytesMut::new();
-                    self.acceptor.poll_transmit(epoch, NOW, &mut out, TRANSMIT_BATCH);
+                    self.acceptor.poll_transmit(leg, NOW, &mut out, TRANSMIT_BATCH);
                     self.sent[1].push(out.freeze());
                 }
                 // The daemon keeps no stream of which nothing was verified.
@@ -205,14 +217,15 @@ impl Machines {
     }
 
     fn look(&mut self) {
-        let epochs = || (1..=EPOCHS + 1).map(LegEpoch);
+        let legs = || (1..=EPOCHS + 1).flat_map(|epoch| (0..RELAYS).map(move |relay| name((epoch, relay))));
         self.view.writers = [
-            epochs().filter(|e| self.dialler.is_current(*e)).count(),
-            epochs().filter(|e| self.acceptor.is_current(*e)).count(),
+            legs().filter(|l| self.dialler.is_current(*l)).count(),
+            legs().filter(|l| self.acceptor.is_current(*l)).count(),
         ];
     }
 
-    /// Whether the dialler gets a leg through relay 0 if the network carries it as it should.
+    /// Whether the dialler gets a leg through relay 0 at the first attempt if that relay carries it as it
+    /// should, whatever the other one has told the acceptor.
     fn can_move(mut self) -> bool {
         // The daemons give up what has no answer, and one unverified leg for another of its relay.
         for (epoch, attached) in self.view.dialler.clone() {
@@ -220,20 +233,21 @@ impl Machines {
                 self.apply(Step::DiallerLoses(epoch));
             }
         }
-        for at in self.view.pending.clone() {
-            self.apply(Step::AcceptorLoses(at.0));
-        }
+        let old: Vec<At> = self.view.pending.iter().copied().filter(|at| at.1 == 0).collect();
         self.apply(Step::Open(0));
         let epoch = self.view.opened.len() as u64;
         let (to, sent) = ((epoch, 0), self.sent[0].len() - 1);
         self.apply(Step::Incoming(to));
+        for at in old.into_iter().filter(|at| *at != to) {
+            self.apply(Step::AcceptorLoses(at));
+        }
         self.apply(Step::Deliver { to, sent });
         let sent = self.sent[1].len().saturating_sub(1);
         if self.view.accepted.last() != Some(&to) {
             return false;
         }
         self.apply(Step::Answer { to: epoch, sent });
-        self.dialler.is_current(LegEpoch(epoch)) && self.acceptor.is_current(LegEpoch(epoch))
+        self.dialler.is_current(name(to)) && self.acceptor.is_current(name(to))
     }
 }
 
@@ -267,7 +281,7 @@ impl Model for Attaches {
         }
         // A replay on an attached leg is a bad record: the same as its loss.
         for at in view.pending.iter().chain(&view.attached) {
-            actions.push(Step::AcceptorLoses(at.0));
+            actions.push(Step::AcceptorLoses(*at));
         }
         for (to, _) in &view.dialler {
             actions.extend((0..view.accepted.len()).map(|sent| Step::Answer { to: *to, sent }));

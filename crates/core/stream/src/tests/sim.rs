@@ -15,6 +15,14 @@ pub(super) fn secret() -> StreamSecret {
     StreamSecret::derive(&PAIR_SECRET, StreamNumber(3), RouteId::from_bytes([9; 16]))
 }
 
+/// A leg's name.
+pub(super) fn leg(epoch: u64, relay: u8) -> LegName {
+    LegName {
+        epoch: LegEpoch(epoch),
+        relay: RelayId::from_bytes([relay; 16]),
+    }
+}
+
 /// Byte `n` of the direction that `salt` names.
 pub(super) fn pattern(salt: u64, n: u64) -> u8 {
     ((n ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
@@ -37,7 +45,7 @@ pub(super) struct End {
     pub(super) attached: u32,
     /// How often its target was to be dialled.
     pub(super) dials: u32,
-    pub(super) legs_done: Vec<LegEpoch>,
+    pub(super) legs_done: Vec<LegName>,
     pub(super) move_please: bool,
 }
 
@@ -128,7 +136,7 @@ impl Wire {
 }
 
 pub(super) struct SimLeg {
-    pub(super) epoch: LegEpoch,
+    pub(super) name: LegName,
     delay: Duration,
     /// Dialler to acceptor, acceptor to dialler.
     wires: [Wire; 2],
@@ -190,31 +198,32 @@ impl World {
     }
 
     /// The dialler opens a leg through `relay`; the acceptor hears of it at once.
-    pub(super) fn open(&mut self, relay: u8, kind: AttachKind, delay: Duration) -> LegEpoch {
+    pub(super) fn open(&mut self, relay: u8, kind: AttachKind, delay: Duration) -> LegName {
         let epoch = self.ends[A].stream.next_epoch();
         let path = self.path(epoch, relay);
         self.ends[A].stream.open_leg(path, kind).unwrap();
         let path = self.path(epoch, relay);
+        let name = path.name();
         let opened = self.ends[B].stream.open_leg(path, kind).is_ok();
         let wire = || Wire {
             queue: VecDeque::new(),
             last: MonoTime(0),
         };
         self.legs.push(SimLeg {
-            epoch,
+            name,
             delay,
             wires: [wire(), wire()],
             lost_at: [(!opened).then_some(self.now.plus(delay)), None],
             frozen: false,
             open: [true, opened],
         });
-        epoch
+        name
     }
 
     /// The leg breaks: what is on it is lost from some point on, and each end notices in its time.
-    pub(super) fn kill(&mut self, epoch: LegEpoch) {
+    pub(super) fn kill(&mut self, name: LegName) {
         let (now, rng) = (self.now, &mut self.rng);
-        let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) else {
+        let Some(leg) = self.legs.iter_mut().find(|l| l.name == name) else {
             return;
         };
         for (wire, lost) in leg.wires.iter_mut().zip(&mut leg.lost_at) {
@@ -249,7 +258,7 @@ impl World {
             assert!(end.ended.is_none(), "an event after the end: {event:?}");
             match event {
                 Event::Attach {
-                    epoch,
+                    leg,
                     grant,
                     first,
                     resume,
@@ -257,11 +266,11 @@ impl World {
                     assert!(!(first && resume), "one acceptor for all its life");
                     assert_eq!((side, &grant[..]), (B, GRANT));
                     if let Some(code) = self.refuse {
-                        end.stream.refuse_attach(epoch, code);
+                        end.stream.refuse_attach(leg, code);
                         continue;
                     }
-                    if end.stream.accept_attach(epoch, self.now).is_err() {
-                        self.leg_closed(side, epoch);
+                    if end.stream.accept_attach(leg, self.now).is_err() {
+                        self.leg_closed(side, leg);
                         continue;
                     }
                     if first {
@@ -275,9 +284,9 @@ impl World {
                 }
                 Event::Attached { .. } => end.attached += 1,
                 Event::Connected => end.connected = true,
-                Event::LegDone { epoch } => {
-                    end.legs_done.push(epoch);
-                    self.leg_closed(side, epoch);
+                Event::LegDone { leg } => {
+                    end.legs_done.push(leg);
+                    self.leg_closed(side, leg);
                 }
                 Event::MovePlease => end.move_please = true,
                 Event::Suspended { .. } => end.suspended += 1,
@@ -293,9 +302,9 @@ impl World {
     }
 
     /// An end leaves a leg cleanly: the other reads what is on the way, then its end.
-    fn leg_closed(&mut self, side: usize, epoch: LegEpoch) {
+    fn leg_closed(&mut self, side: usize, name: LegName) {
         let now = self.now;
-        if let Some(leg) = self.legs.iter_mut().find(|l| l.epoch == epoch) {
+        if let Some(leg) = self.legs.iter_mut().find(|l| l.name == name) {
             leg.open[side] = false;
             let end = now.plus(leg.delay).plus(Duration::from_millis(1));
             leg.lost_at[1 - side].get_or_insert(end);
@@ -305,14 +314,14 @@ impl World {
     fn transmit(&mut self, side: usize) -> bool {
         let mut any = false;
         for i in 0..self.legs.len() {
-            let (epoch, open, delay) = (self.legs[i].epoch, self.legs[i].open[side], self.legs[i].delay);
+            let (name, open, delay) = (self.legs[i].name, self.legs[i].open[side], self.legs[i].delay);
             if !open || self.legs[i].wires[side].queue.len() > self.wire_chunks {
                 continue;
             }
             let mut out = BytesMut::new();
             let n = self.ends[side]
                 .stream
-                .poll_transmit(epoch, self.now, &mut out, self.batch);
+                .poll_transmit(name, self.now, &mut out, self.batch);
             assert_eq!(n, out.len());
             assert!(
                 n < self.batch + SALT_BYTES + record::RECORD_BYTES_MAX,
@@ -338,14 +347,14 @@ impl World {
     fn arrivals(&mut self, side: usize) -> bool {
         let mut any = false;
         for i in 0..self.legs.len() {
-            let epoch = self.legs[i].epoch;
+            let name = self.legs[i].name;
             let from = 1 - side;
             while let Some((_, bytes)) = self.legs[i].wires[from]
                 .queue
                 .pop_front_if(|(at, _)| *at <= self.now)
             {
                 any = true;
-                if self.legs[i].open[side] && self.ends[side].stream.receive(epoch, self.now, &bytes).is_err()
+                if self.legs[i].open[side] && self.ends[side].stream.receive(name, self.now, &bytes).is_err()
                 {
                     self.legs[i].open[side] = false;
                     let notice = self.now.plus(self.legs[i].delay);
@@ -355,7 +364,7 @@ impl World {
             if self.legs[i].lost_at[side].is_some_and(|at| at <= self.now) && self.legs[i].open[side] {
                 any = true;
                 self.legs[i].open[side] = false;
-                self.ends[side].stream.leg_lost(epoch, self.now);
+                self.ends[side].stream.leg_lost(name, self.now);
             }
         }
         any

@@ -5,7 +5,7 @@ use crate::paths::PathPlace;
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Answer, Frame, Refusal};
 use fairlead_model::{LegEpoch, MonoTime};
-use fairlead_stream::{LegFault, Stream, TRANSMIT_BATCH};
+use fairlead_stream::{LegFault, LegName, Stream, TRANSMIT_BATCH};
 use fairlead_transport::{FrameReadError, Leg, LegError, LegRecv, LegSend};
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -86,9 +86,17 @@ impl LegIo {
         self.via
     }
 
-    /// The leg's epoch: its name in the machine.
+    /// The leg's epoch.
     pub(crate) const fn epoch(&self) -> LegEpoch {
         self.epoch
+    }
+
+    /// The leg's name in the machine.
+    pub(crate) const fn name(&self) -> LegName {
+        LegName {
+            epoch: self.epoch,
+            relay: self.via.relay,
+        }
     }
 
     /// Feeds the machine with what has arrived. `Ok(true)` means bytes came.
@@ -107,14 +115,14 @@ impl LegIo {
                 Poll::Pending => return Ok(false),
             }
         }
-        let mut progress = false;
+        let (name, mut progress, mut heard) = (self.name(), false, false);
         for _ in 0..TAKES_PER_TURN {
             let mut chunks: [Bytes; CHUNKS_AT_ONCE] = Default::default();
             match self.recv.poll_read_chunks(cx, &mut chunks) {
                 Poll::Ready(Ok(Some(count))) => {
                     progress = true;
                     for chunk in chunks.iter().take(count) {
-                        stream.receive(self.epoch, now, chunk).map_err(LegEnd::Fault)?;
+                        heard |= stream.receive(name, now, chunk).map_err(LegEnd::Fault)?;
                     }
                 }
                 Poll::Ready(Ok(None)) => {
@@ -125,7 +133,8 @@ impl LegIo {
                 Poll::Pending => break,
             }
         }
-        if progress && let Some(place) = &self.place {
+        // Bytes that open as no record may be the relay's own.
+        if heard && let Some(place) = &self.place {
             place.heard(now, stream.rtt());
         }
         Ok(progress)
@@ -206,7 +215,7 @@ impl LegIo {
             return true;
         }
         // An OPEN may wait in the buffer.
-        if stream.poll_transmit(self.epoch, now, &mut self.buffer, TRANSMIT_BATCH) == 0
+        if stream.poll_transmit(self.name(), now, &mut self.buffer, TRANSMIT_BATCH) == 0
             && self.buffer.is_empty()
         {
             // Idle streams hold no buffer.

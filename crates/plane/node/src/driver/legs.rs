@@ -7,8 +7,8 @@ use crate::live::EndReason;
 use crate::paths::Told;
 use crate::resumable::FurtherLeg;
 use fairlead_host::rng;
-use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RelayId};
-use fairlead_stream::{AttachKind, LegPath};
+use fairlead_model::{MonoTime, RefusalCode, RelayId};
+use fairlead_stream::{AttachKind, LegName, LegPath};
 use std::task::Context;
 
 impl Driver {
@@ -37,8 +37,8 @@ impl Driver {
                     index += 1;
                 }
                 Err(end) => {
-                    let epoch = leg.epoch();
-                    self.drop_leg(epoch, end, now);
+                    let name = leg.name();
+                    self.drop_leg(name, end, now);
                     progress = true;
                 }
             }
@@ -58,18 +58,19 @@ impl Driver {
     }
 
     /// A leg is over: its transport failed, or the machine has forgotten it.
-    pub(super) fn drop_leg(&mut self, epoch: LegEpoch, end: LegEnd, now: MonoTime) {
-        let Some(index) = self.legs.iter().position(|l| l.epoch() == epoch) else {
+    pub(super) fn drop_leg(&mut self, name: LegName, end: LegEnd, now: MonoTime) {
+        let Some(index) = self.legs.iter().position(|l| l.name() == name) else {
             return;
         };
+        let epoch = name.epoch;
         let leg = self.legs.swap_remove(index);
         let refusal = match &end {
             LegEnd::Refused(refusal) => Some(*refusal),
             LegEnd::Lost(_) | LegEnd::Fault(_) => None,
         };
         let code = refusal.map(|refusal| refusal.code);
-        self.stream.leg_lost(epoch, now);
-        tracing::debug!(%epoch, relay = %leg.via().relay, ?end, "leg lost");
+        self.stream.leg_lost(name, now);
+        tracing::debug!(%epoch, relay = %name.relay, ?end, "leg lost");
         self.leg_end = Some(end);
         if let Further::Mover(mover) = &mut self.further {
             mover.lost(epoch, leg.via(), refusal, now);
@@ -83,24 +84,25 @@ impl Driver {
     }
 
     /// The machine has left a leg in order.
-    pub(super) fn leave_leg(&mut self, epoch: LegEpoch, now: MonoTime) {
-        if let Some(index) = self.legs.iter().position(|l| l.epoch() == epoch) {
+    pub(super) fn leave_leg(&mut self, name: LegName, now: MonoTime) {
+        if let Some(index) = self.legs.iter().position(|l| l.name() == name) {
             let mut leg = self.legs.swap_remove(index);
             leg.by = Some(now.plus(CLOSE_MAX));
             leg.place = None;
             if let Further::Mover(mover) = &mut self.further {
-                mover.left(epoch, leg.via(), now);
+                mover.left(name.epoch, leg.via(), now);
             }
             self.leaving.push(leg);
         }
     }
 
     /// The publisher has accepted a leg.
-    pub(super) fn attached(&mut self, epoch: LegEpoch, now: MonoTime) {
+    pub(super) fn attached(&mut self, name: LegName, now: MonoTime) {
         self.connect_by = None;
-        let others = self.legs.iter().filter(|l| l.epoch() != epoch);
+        let epoch = name.epoch;
+        let others = self.legs.iter().filter(|l| l.name() != name);
         let heard = others.filter_map(|l| Some(l.place.as_ref()?.last_heard())).max();
-        let leg = self.legs.iter_mut().find(|l| l.epoch() == epoch);
+        let leg = self.legs.iter_mut().find(|l| l.name() == name);
         let (Further::Mover(mover), Some(leg)) = (&mut self.further, leg) else {
             return;
         };
@@ -111,16 +113,17 @@ impl Driver {
             let (relay, took_ms) = (leg.via().relay, took.as_millis());
             tracing::debug!(%epoch, %relay, kind = kind.as_str(), took_ms, "stream moved");
         }
-        self.drop_unanswered(epoch, now);
+        self.drop_unanswered(name, now);
     }
 
     /// Gives up legs from before the attached one that the publisher has not answered: it takes none of
     /// them any more (I5).
-    fn drop_unanswered(&mut self, attached: LegEpoch, now: MonoTime) {
-        let earlier = self.legs.iter().map(LegIo::epoch).filter(|e| *e < attached);
-        let unanswered: Vec<LegEpoch> = earlier.filter(|e| !self.stream.is_attached(*e)).collect();
-        for epoch in unanswered {
-            self.drop_leg(epoch, LegEnd::Lost(None), now);
+    fn drop_unanswered(&mut self, attached: LegName, now: MonoTime) {
+        let names = self.legs.iter().map(LegIo::name);
+        let earlier = names.filter(|leg| leg.epoch < attached.epoch);
+        let unanswered: Vec<LegName> = earlier.filter(|leg| !self.stream.is_attached(*leg)).collect();
+        for leg in unanswered {
+            self.drop_leg(leg, LegEnd::Lost(None), now);
         }
     }
 
@@ -157,10 +160,10 @@ impl Driver {
         for leg in &self.legs {
             let Some(place) = &leg.place else { continue };
             for told in place.poll_told(cx) {
-                let current = self.stream.is_current(leg.epoch());
+                let current = self.stream.is_current(leg.name());
                 match told {
                     Told::Ping => {
-                        self.stream.request_ping(leg.epoch());
+                        self.stream.request_ping(leg.name());
                         progress = true;
                     }
                     Told::Suspect if current => mover.want(MoveKind::Suspicion, now),
@@ -228,7 +231,7 @@ impl Driver {
             return;
         }
         let unattached = |l: &&LegIo| l.by.is_some() && l.via().relay == relay;
-        if let Some(old) = self.legs.iter().find(unattached).map(LegIo::epoch) {
+        if let Some(old) = self.legs.iter().find(unattached).map(LegIo::name) {
             self.drop_leg(old, LegEnd::Lost(None), now);
         }
         let via = super::Via { relay, session: 0 };
@@ -258,9 +261,9 @@ impl Driver {
         let due = self.ping_at().is_some_and(|at| at <= now);
         if due {
             self.pinged = now;
-            let legs = self.legs.iter().map(LegIo::epoch);
-            if let Some(epoch) = { legs }.find(|epoch| self.stream.is_current(*epoch)) {
-                self.stream.request_ping(epoch);
+            let legs = self.legs.iter().map(LegIo::name);
+            if let Some(leg) = { legs }.find(|leg| self.stream.is_current(*leg)) {
+                self.stream.request_ping(leg);
             }
         }
         due
@@ -281,26 +284,36 @@ impl Driver {
     /// Gives up legs that are not attached in time, or carry nothing. True if there was one.
     pub(super) fn give_up_legs(&mut self, now: MonoTime) -> bool {
         if self.outcome.is_none() && self.stalled_at().is_some_and(|at| at <= now) {
-            let stalled: Vec<LegEpoch> = self.legs.iter().map(LegIo::epoch).collect();
-            for epoch in stalled {
-                self.drop_leg(epoch, LegEnd::Lost(None), now);
+            let stalled: Vec<LegName> = self.legs.iter().map(LegIo::name).collect();
+            for leg in stalled {
+                self.drop_leg(leg, LegEnd::Lost(None), now);
             }
             return true;
         }
+        if self.outcome.is_some() {
+            return false;
+        }
         let overdue = match &mut self.further {
-            Further::Mover(mover) => mover.overdue(now),
+            Further::Mover(mover) => {
+                let Some(epoch) = mover.overdue(now) else {
+                    return false;
+                };
+                let leg = self.legs.iter().find(|l| l.epoch() == epoch);
+                if leg.is_none() {
+                    mover.forget(epoch);
+                }
+                leg.map(LegIo::name)
+            }
             Further::Mailbox(..) => {
                 let late = |l: &&LegIo| l.by.is_some_and(|by| by <= now);
-                self.legs.iter().find(late).map(LegIo::epoch)
+                let Some(leg) = self.legs.iter().find(late) else {
+                    return false;
+                };
+                Some(leg.name())
             }
         };
-        let Some(epoch) = overdue.filter(|_| self.outcome.is_none()) else {
-            return false;
-        };
-        if self.legs.iter().any(|l| l.epoch() == epoch) {
-            self.drop_leg(epoch, LegEnd::Lost(None), now);
-        } else if let Further::Mover(mover) = &mut self.further {
-            mover.forget(epoch);
+        if let Some(leg) = overdue {
+            self.drop_leg(leg, LegEnd::Lost(None), now);
         }
         true
     }

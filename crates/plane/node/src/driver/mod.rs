@@ -26,8 +26,8 @@ use crate::socket::{EndSocket, is_transient};
 use crate::target::DialError;
 use bytes::Bytes;
 use fairlead_host::Clock;
-use fairlead_model::{LegEpoch, MonoTime, RefusalCode, RetryClass};
-use fairlead_stream::{End, Event, ResetCode, Stream};
+use fairlead_model::{MonoTime, RefusalCode, RetryClass};
+use fairlead_stream::{End, Event, LegName, ResetCode, Stream};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -280,18 +280,18 @@ impl Driver {
             progress = true;
             match event {
                 Event::Attach {
-                    epoch,
+                    leg,
                     grant,
                     first,
                     resume,
-                } => self.attach(epoch, &grant, AttachClaim { first, resume }, now),
+                } => self.attach(leg, &grant, AttachClaim { first, resume }, now),
                 Event::Connected => self.connected(),
                 Event::Ended(end) => {
                     let outcome = self.judge(end);
                     self.end(outcome, now);
                 }
-                Event::LegDone { epoch } => self.leave_leg(epoch, now),
-                Event::Attached { epoch } => self.attached(epoch, now),
+                Event::LegDone { leg } => self.leave_leg(leg, now),
+                Event::Attached { leg } => self.attached(leg, now),
                 Event::MovePlease => self.want(MoveKind::Suspicion, now),
                 // The end that follows a reset says the same; a suspension is seen in the machine.
                 Event::PeerReset(_) | Event::Suspended { .. } => {}
@@ -355,12 +355,12 @@ impl Driver {
         self.note_suspension();
     }
 
-    fn attach(&mut self, epoch: LegEpoch, grant: &Bytes, claim: AttachClaim, now: MonoTime) {
+    fn attach(&mut self, name: LegName, grant: &Bytes, claim: AttachClaim, now: MonoTime) {
         let verdict = match &mut self.further {
             Further::Mailbox(_, gate) => gate(grant, claim),
             Further::Mover(_) => Err(RefusalCode::UnknownStream),
         };
-        if let Some(leg) = self.legs.iter_mut().find(|l| l.epoch() == epoch) {
+        if let Some(leg) = self.legs.iter_mut().find(|l| l.name() == name) {
             leg.pending = None;
             leg.by = None;
         }
@@ -369,11 +369,11 @@ impl Driver {
                 if let Some(dial) = dial {
                     self.near = Near::Dialling(dial);
                 }
-                if let Err(fault) = self.stream.accept_attach(epoch, now) {
-                    self.drop_leg(epoch, LegEnd::Fault(fault), now);
+                if let Err(fault) = self.stream.accept_attach(name, now) {
+                    self.drop_leg(name, LegEnd::Fault(fault), now);
                 }
             }
-            Err(code) => self.stream.refuse_attach(epoch, code),
+            Err(code) => self.stream.refuse_attach(name, code),
         }
     }
 
@@ -414,6 +414,14 @@ impl Driver {
         }
     }
 
+    /// Both directions are at their end, and all is written.
+    fn close_socket(&mut self) {
+        match std::mem::replace(&mut self.near, Near::Gone) {
+            Near::Joined(socket) => socket.close(),
+            near @ (Near::Unverified | Near::Dialling(_) | Near::Gone) => self.near = near,
+        }
+    }
+
     fn reset_socket(&mut self) {
         if let Near::Joined(socket) = std::mem::replace(&mut self.near, Near::Gone) {
             socket.reset();
@@ -439,8 +447,8 @@ impl Driver {
             }
         }
         // Nothing more can come or go; the last acknowledgements need no descriptor.
-        if self.finished && self.eof && matches!(self.near, Near::Joined(_)) {
-            self.near = Near::Gone;
+        if self.finished && self.eof {
+            self.close_socket();
         }
         progress
     }

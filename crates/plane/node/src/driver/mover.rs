@@ -48,6 +48,9 @@ const SUSPECT_AGAIN_LONGEST: Duration = Duration::from_secs(2);
 const CALM: Duration = Duration::from_secs(30);
 /// Wait after the daemon's ration of suspicions was found used up.
 const RATION_WAIT: Duration = Duration::from_millis(125);
+/// How long a stream waits for the proof of its publisher's run before it looks for another relay: the one
+/// that said not to know the association may swallow the handshake as well.
+const VERIFY_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait that a refusal may ask of a stream for one relay.
 const REFUSED_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Paths count as equally fast up to twice the fastest's time and this much more: streams spread over
@@ -516,16 +519,17 @@ impl Mover {
             return;
         };
         let associations = self.consumer.associations.clone();
-        associations.forget(self.publisher, self.association.id());
         let request = PairRequest {
             publisher: self.publisher,
             route: self.route,
             grant,
             session,
+            unknown: Some(self.association.id()),
         };
         self.state = State::Waiting(Box::pin(async move {
-            let made = associations.get(&request).await;
-            made.ok().map(|association| association.peer_boot())
+            // Whenever it succeeds, a higher count ends the stream; what is waited for is only a hint.
+            let made = tokio::time::timeout(VERIFY_WAIT, associations.get(&request)).await;
+            made.ok()?.ok().map(|association| association.peer_boot())
         }));
     }
 

@@ -4,10 +4,17 @@
 use super::pool::{ALPHA, BETA, Pool, Worker, eventually};
 use super::traffic::{echo, exchange};
 use super::wire::Wire;
-use crate::metrics::{CauseLabel, RelayLabel};
-use crate::relays::Doubt;
+use crate::metrics::{CauseLabel, RelayLabel, StreamRole};
+use crate::publisher::{AnswerError, answer_within};
+use crate::relays::{Doubt, Relays, Session};
+use fairlead_hop::frame::Answer;
 use fairlead_hop::liveness::LostCause;
+use fairlead_rpc::pb;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 /// What a death or a return may take in a test on a machine that does other things too.
 const SOON: Duration = Duration::from_secs(2);
@@ -196,4 +203,139 @@ async fn a_flapping_link_is_registered_once() {
         late, 0,
         "seed {seed}: {late} of {FLAPS} took more than {REACHABLE:?}, one {slowest:?}"
     );
+}
+
+/// Streams that upload at once: more than fill what a carrier may have unacknowledged (16 MiB), at 256 KiB each.
+const UPLOADS: usize = 80;
+/// How long the relay is stopped: longer than a PING and a short wait for its place take.
+const STOPPED_FOR: Duration = Duration::from_secs(17);
+
+/// F-06: the only relay is stopped under uploads that fill the carrier's window, so that not even a PING can be
+/// sent: the session and its streams stay, as long as the relay's host acknowledges.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stopped_relay_is_kept_behind_a_full_window() {
+    let pool = Pool::start(1, &[sink().await, echo().await]).await;
+    eventually("the liveness connection", || live(&pool)).await;
+    let (number, _) = session(&pool).unwrap();
+    let mut uploads = tokio::task::JoinSet::new();
+    for _ in 0..UPLOADS {
+        let mut socket = pool.connect(0).await;
+        uploads.spawn(async move {
+            let block = vec![7; 64 * 1024];
+            // It ends with the test.
+            while socket.write_all(&block).await.is_ok() {}
+        });
+    }
+    let metrics = &pool.alpha.started.metrics;
+    let opened = metrics
+        .streams_opened
+        .get_or_create(&StreamRole::Consumer.into())
+        .clone();
+    eventually("all uploads", || opened.get() == UPLOADS as u64).await;
+    let sent = || metrics.bytes_sent.get();
+    let frozen = pool.workers[0].freeze();
+    tokio::time::sleep(STOPPED_FOR).await;
+    assert_eq!(session(&pool).map(|(number, _)| number), Some(number), "stopped");
+    let before = sent();
+    drop(frozen);
+    eventually("the uploads to go on", || sent() > before + (16 << 20)).await;
+    assert_eq!(session(&pool).map(|(number, _)| number), Some(number), "and back");
+    assert_eq!(exchange(pool.connect(1).await, b"good").await.unwrap(), b"good");
+    assert_eq!(uploads.len(), UPLOADS);
+    assert!(uploads.try_join_next().is_none(), "an upload ended");
+}
+
+/// A target that reads and says nothing.
+async fn sink() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move { tokio::io::copy(&mut socket, &mut tokio::io::sink()).await });
+        }
+    });
+    address
+}
+
+/// R-UI-03, R-UI-04: checks of a path are not the daemon's own sessions: whatever they find, its metrics say
+/// what they said before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn checks_leave_the_metrics_as_they_are() {
+    let pool = Pool::start(1, &[echo().await]).await;
+    eventually("the liveness connection", || live(&pool)).await;
+    let metrics = &pool.alpha.started.metrics;
+    eventually("the daemon's own association", || {
+        metrics.association_count() == 1
+    })
+    .await;
+    let relay = name(&pool.workers[0]);
+    let label = RelayLabel::of(&relay);
+    let sessions = metrics.hop_session_count(&relay);
+    let associations = metrics.association_count();
+    for n in 0..3 {
+        let checker = pool.alpha.started.checker.upgrade().unwrap();
+        let check = pb::PathCheck {
+            check_id: vec![n].into(),
+            route_id: pool.links[0].route.to_bytes().to_vec().into(),
+            relay_id: pool.workers[0].id.to_bytes().to_vec().into(),
+        };
+        let report = checker.run(check).await;
+        assert_eq!(
+            (&*report.failed, &*report.target),
+            ("", "CONNECTED"),
+            "{report:?}"
+        );
+    }
+    assert_eq!(metrics.hop_session_count(&relay), sessions);
+    assert_eq!(metrics.association_count(), associations);
+    assert_eq!(metrics.liveness_connected.get_or_create(&label).get(), 1);
+    assert_eq!(metrics.hop_connected.get_or_create(&label).get(), 1);
+}
+
+/// F-05: a session's end that comes late says nothing of the next one: not that it is down, nor what it heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_late_end_leaves_the_next_session_alone() {
+    let pool = Pool::start(1, &[echo().await]).await;
+    let relay = pool.workers[0].id;
+    let real = pool.alpha.started.relays.sessions().get(&relay).unwrap().clone();
+    let numbered = |number| Session {
+        number,
+        ..real.clone()
+    };
+    let relays = Relays::new(Arc::new(Notify::new()));
+    relays.add(relay);
+    let reach = || relays.reach().pop().unwrap().1;
+    relays.down(relay, 0, "never up".to_owned());
+    assert_eq!((reach().connected, &*reach().error), (false, "never up"));
+    relays.up(relay, numbered(1));
+    relays.up(relay, numbered(2));
+    let rtt = Some(Duration::from_millis(2));
+    relays.note(relay, 2, |reach| reach.rtt = rtt);
+    relays.down(relay, 1, "late".to_owned());
+    relays.note(relay, 1, |reach| reach.rtt = None);
+    assert_eq!((reach().connected, &*reach().error, reach().rtt), (true, "", rtt));
+    assert_eq!(relays.standing(relay), Some(2));
+    relays.down(relay, 2, "over".to_owned());
+    assert_eq!(
+        (reach().connected, &*reach().error, reach().rtt),
+        (false, "over", None)
+    );
+    assert_eq!(relays.standing(relay), None);
+}
+
+/// R-STR-04: a relay that takes no answer on a leg it has brought is not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_answer_that_is_not_taken_is_given_up() {
+    let pool = Pool::start(1, &[echo().await]).await;
+    let sessions = pool.alpha.started.relays.sessions();
+    let carrier = &sessions.get(&pool.workers[0].id).unwrap().carrier;
+    let mut leg = carrier.open_leg().await.unwrap();
+    let _frozen = pool.workers[0].freeze();
+    let limit = Duration::from_millis(300);
+    // Until its window is full.
+    let filling = async { while leg.send.write_all(&[0; 64 * 1024]).await.is_ok() {} };
+    assert!(tokio::time::timeout(limit, filling).await.is_err());
+    let answered = answer_within(&mut leg.send, Answer::Ok, limit).await;
+    assert!(matches!(answered, Err(AnswerError::Untaken(_))), "{answered:?}");
 }

@@ -6,6 +6,7 @@ mod collusion;
 mod refusals;
 mod relay;
 mod ring;
+mod squats;
 mod stalls;
 mod tricks;
 

@@ -1,7 +1,7 @@
 //! A relay that speaks hop as every other, with a certificate of the installation, and lies.
 
 use super::ring::{Recording, Ring, incoming};
-use super::tricks::{Tamper, Trick};
+use super::tricks::{Drops, Tamper, Trick};
 use crate::probe::is_probe;
 use crate::tests::authority::Authority;
 use crate::tests::pool::{ALPHA, BETA};
@@ -10,17 +10,20 @@ use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Open, Refusal};
 use fairlead_hop::{RelayControl, RelayEvent};
 use fairlead_host::member::{MemberFolder, MemberRole};
 use fairlead_model::{
-    AssociationId, Identity, LegEpoch, NodeId, ProcessBootId, RefusalCode, RelayId, StreamNumber,
+    AssociationId, Identity, LegEpoch, NodeId, ProcessBootId, RefusalCode, RelayId, RouteId, StreamNumber,
 };
 use fairlead_transport::{
     Carrier, Leg, LegCode, LegRecv, LegSend, Listener, ListenerConfig, MemberTls, ResetKey, TlsMaterial,
 };
 use fairlead_trust::NodeRelay;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+/// Streams ahead of which it tells the publisher.
+pub(super) const SQUATTED: u64 = 8;
 
 pub(super) struct Hostile {
     pub(super) id: RelayId,
@@ -42,6 +45,8 @@ struct Shared {
     held_open: AtomicUsize,
     /// The stream whose leg it was asked for last.
     latest: AtomicU64,
+    /// Legs at the publisher on which it says nothing.
+    silent: Mutex<Vec<Leg>>,
 }
 
 impl Hostile {
@@ -71,6 +76,7 @@ impl Hostile {
             refused: Default::default(),
             held_open: AtomicUsize::new(0),
             latest: AtomicU64::new(0),
+            silent: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(listener, shared.clone()));
@@ -202,6 +208,14 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
             let _ = leg.send.write_frame(&Frame::Answer(Answer::Ok)).await;
             hear(leg.recv, Some(&recording)).await;
         }
+        Trick::DeniesAssociations if open.kind == LegKind::Stream => {
+            let denial = Refusal::from(RefusalCode::UnknownAssociation);
+            shared.refuse(leg, &open, denial).await;
+        }
+        Trick::DeniesAssociations => {
+            shared.did();
+            hear(leg.recv, None).await;
+        }
         Trick::CutsLegs => leg.abort(LegCode::from(RefusalCode::Internal)),
         Trick::Honest
         | Trick::Tampers(_)
@@ -221,6 +235,9 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
         | Trick::ReplaysFriends
         | Trick::SwapsLegs
         | Trick::TeesLegs
+        | Trick::SquatsNames
+        | Trick::SquatsEpochs
+        | Trick::Drips
         | Trick::TradesRecords => forward(shared, consumer, open, leg, trick).await,
     }
 }
@@ -267,6 +284,7 @@ async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg
             through = shared.ring.friend(shared.id, BETA).unwrap();
         }
         Trick::Invents => shared.invent(claims).await,
+        Trick::SquatsNames if stream && !is_probe(open.stream) => shared.squat_names(claims).await,
         Trick::Replays => shared.replay(|relay| relay == shared.id).await,
         Trick::ReplaysFriends => shared.replay(|relay| relay != shared.id).await,
         _ => {}
@@ -324,11 +342,23 @@ async fn pipe(
 ) {
     let mut tamper = Tamper::default();
     let mut tricks = shared.trick.subscribe();
+    let mut switched = shared.trick.subscribe();
+    let mut squats = false;
     let sealed = number.is_some();
+    let mut drops = Drops::new();
     loop {
         let mut chunks = [const { Bytes::new() }; 16];
         let read = tokio::select! {
             read = from.read_chunks(&mut chunks) => read,
+            byte = drops.next(), if sealed && recording.is_none() && *shared.trick.borrow() == Trick::Drips => {
+                shared.did();
+                if to.write_all(&[byte]).await.is_err() {
+                    from.stop(LegCode::CANCELLED);
+                    return;
+                }
+                continue;
+            }
+            () = changed(&mut switched) => continue,
             () = cut(&mut tricks), if sealed => {
                 shared.did();
                 from.stop(LegCode::CANCELLED);
@@ -359,7 +389,16 @@ async fn pipe(
                 let _ = tee.send.write_all(&chunk).await;
             }
             let trick = *shared.trick.borrow();
-            let stalls = sealed && (trick == Trick::Stalls || number.map(Trick::StallsStream) == Some(trick));
+            let stalls = sealed
+                && (matches!(trick, Trick::Stalls | Trick::SquatsEpochs)
+                    || (trick == Trick::Drips && recording.is_none())
+                    || number.map(Trick::StallsStream) == Some(trick));
+            if trick == Trick::SquatsEpochs
+                && !std::mem::replace(&mut squats, true)
+                && let Some(recording) = recording.filter(|_| sealed)
+            {
+                shared.squat_epoch(recording).await;
+            }
             let out = match trick {
                 _ if stalls => Vec::new(),
                 Trick::Tampers(how) if sealed => tamper.apply(how, chunk),
@@ -378,6 +417,14 @@ async fn pipe(
                 }
             }
         }
+    }
+}
+
+/// Waits for another trick.
+async fn changed(tricks: &mut watch::Receiver<Trick>) {
+    if tricks.changed().await.is_err() {
+        // The end of the relay.
+        std::future::pending::<()>().await;
     }
 }
 
@@ -400,6 +447,49 @@ impl Shared {
         self.did();
         self.refused[usize::from(open.resume)].fetch_add(1, Ordering::Relaxed);
         answer(leg, Answer::Refused(refusal)).await;
+    }
+
+    /// Tells the publisher of a leg that nobody opened, and keeps it.
+    async fn squat(&self, claims: Incoming) {
+        self.did();
+        let mut leg = self.leg_to(BETA, claims).await.unwrap();
+        // It is there before what comes next.
+        let answer = leg.recv.read_frame().await;
+        assert!(
+            matches!(answer, Ok(Some(Frame::Answer(Answer::Ok)))),
+            "{answer:?}"
+        );
+        self.silent.lock().unwrap().push(leg);
+    }
+
+    /// The streams that follow: odd ones under another route, even ones under their own.
+    async fn squat_names(&self, claims: Incoming) {
+        for ahead in 1..=SQUATTED {
+            let route = match ahead % 2 {
+                0 => claims.route,
+                _ => RouteId::from_bytes([0xee; 16]),
+            };
+            let stream = StreamNumber(claims.stream.0 + ahead);
+            self.squat(Incoming {
+                stream,
+                route,
+                ..claims
+            })
+            .await;
+        }
+    }
+
+    /// The leg that follows.
+    async fn squat_epoch(&self, recording: &Recording) {
+        let claims = incoming(&recording.open, recording.consumer);
+        let epoch = LegEpoch(claims.epoch.0 + 1);
+        let resume = true;
+        self.squat(Incoming {
+            epoch,
+            resume,
+            ..claims
+        })
+        .await;
     }
 
     async fn leg_to(&self, node: NodeId, claims: Incoming) -> Option<Leg> {

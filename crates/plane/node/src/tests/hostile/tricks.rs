@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::Refusal;
 use fairlead_model::{RefusalCode, StreamNumber};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trick {
@@ -48,6 +49,16 @@ pub(super) enum Trick {
     TeesLegs,
     /// It sends on what another relay got for its own legs, now and then.
     TradesRecords,
+    /// It says that the publisher does not know the association, and swallows the handshake for another.
+    DeniesAssociations,
+    /// It tells the publisher of the streams that come next, of their route and of another, and says nothing
+    /// on their legs.
+    SquatsNames,
+    /// It carries nothing more of a stream, tells the publisher of the leg that comes next, and says nothing
+    /// on it.
+    SquatsEpochs,
+    /// It carries nothing to the consumer, and lets a record come in drops instead.
+    Drips,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +77,32 @@ pub(super) struct Tamper {
     chunks: u32,
     held: Option<Bytes>,
     done: bool,
+}
+
+/// A record of 16 KiB that never comes to its end: a byte now and then.
+pub(super) struct Drops {
+    count: usize,
+    due: tokio::time::Interval,
+}
+
+impl Drops {
+    /// Between two bytes: less than any silence that is noticed.
+    const EVERY: Duration = Duration::from_millis(200);
+    const HEADER: [u8; 5] = [23, 3, 3, 0x40, 0];
+
+    pub(super) fn new() -> Self {
+        Self {
+            count: 0,
+            due: tokio::time::interval(Self::EVERY),
+        }
+    }
+
+    /// The next byte, when it is its time. Cancel safe.
+    pub(super) async fn next(&mut self) -> u8 {
+        self.due.tick().await;
+        self.count += 1;
+        Self::HEADER.get(self.count - 1).copied().unwrap_or(7)
+    }
 }
 
 /// Every so many chunks one is changed or traded.
