@@ -247,6 +247,7 @@ impl Committer {
         };
         let mut replies = Vec::new();
         let mut result = self.ready();
+        let asked_engine = result.is_ok();
         for request in waiting {
             if result.is_err() {
                 replies.push(request.reply);
@@ -278,8 +279,9 @@ impl Committer {
             }
             Err(error) => {
                 tracing::error!(dir = %self.dir.display(), %error, "a commit failed");
-                // `ready` has tried already.
-                if self.broken.is_none() {
+                // A disk without room is no fault of the engine: it is healthy, its readers need it,
+                // and it might not open again.
+                if asked_engine {
                     self.reopen();
                 }
                 for reply in pending
@@ -294,7 +296,7 @@ impl Committer {
         }
     }
 
-    /// The engine is open and the disk has room.
+    /// The engine is open, opened anew if need be, and the disk has room.
     fn ready(&mut self) -> Result<(), EngineError> {
         if self.broken.is_some() {
             self.reopen();

@@ -3,6 +3,9 @@
 use super::crash::{child, child_arguments};
 use crate::open::open_with;
 use crate::{ApplyError, Backend, Op};
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Size of the test's file system.
@@ -11,6 +14,22 @@ const DISK_BYTES: u64 = 24 << 20;
 const BATCH: u64 = 8;
 /// A file that is removed to make room again.
 const BALLAST_BYTES: usize = 12 << 20;
+
+/// Fills the file system to its last byte with one more file.
+fn fill(disk: &Path) -> PathBuf {
+    let rest = disk.join("rest");
+    let mut file = File::create(&rest).unwrap();
+    let mut len = 1 << 20;
+    while len > 0 {
+        // A write that came short has met the end for this length.
+        if file.write_all(&vec![1; len]).is_err() {
+            len /= 2;
+        }
+    }
+    let disk = rustix::fs::statvfs(disk).unwrap();
+    assert_eq!(disk.f_bavail, 0);
+    rest
+}
 
 /// What `a_full_disk_refuses_and_recovers` runs inside the small file system; by itself it does
 /// nothing.
@@ -54,6 +73,19 @@ fn full_disk_child() {
                     Ok(_) => acked += 1,
                     Err(error) => assert!(matches!(error, ApplyError::DiskFull { .. }), "{error:?}"),
                 }
+            }
+            if free_bytes_min > 0 {
+                // Others take what the store has left free. It refuses, and reads go on: its engine
+                // has met no error.
+                let rest = fill(&disk);
+                for _ in 0..3 {
+                    let error = store.apply(vec![], put(acked)).await.unwrap_err();
+                    assert!(matches!(error, ApplyError::DiskFull { .. }), "{error:?}");
+                    let entry = store.get("key/000000").await.unwrap().unwrap();
+                    assert_eq!(entry.value.len(), 4_000);
+                    assert_eq!(store.scan("key/", None, 5).await.unwrap().len(), 5);
+                }
+                std::fs::remove_file(rest).unwrap();
             }
             // Reads go on. Only sled without the reserve cannot even be opened on a full disk.
             if backend == Backend::Redb || free_bytes_min > 0 {
