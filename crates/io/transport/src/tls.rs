@@ -92,6 +92,10 @@ pub(crate) struct Material {
     not_after: WallTime,
 }
 
+/// Material that a member can use ([`MemberTls::check`]).
+#[derive(Debug)]
+pub struct CheckedMaterial(Material);
+
 /// A member's TLS: its own certificate and what it trusts. Share it in an `Arc`; everything built
 /// from it follows [`reload`](Self::reload).
 pub struct MemberTls {
@@ -130,9 +134,22 @@ impl MemberTls {
     /// # Errors
     /// As [`new`](Self::new); what was in use stays in use.
     pub fn reload(&self, material: &TlsMaterial<'_>) -> Result<(), TlsError> {
-        let loaded = load(material, self.own, &self.provider)?;
-        self.material.store(Arc::new(loaded));
+        self.take(self.check(material)?);
         Ok(())
+    }
+
+    /// Whether the member could use this material. Nothing of what is in use changes: who has files
+    /// to write first checks, writes, and then [`take`](Self::take)s, which cannot fail.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn check(&self, material: &TlsMaterial<'_>) -> Result<CheckedMaterial, TlsError> {
+        load(material, self.own, &self.provider).map(CheckedMaterial)
+    }
+
+    /// Takes what was checked: as [`reload`](Self::reload).
+    pub fn take(&self, checked: CheckedMaterial) {
+        self.material.store(Arc::new(checked.0));
     }
 
     /// Who the member is.

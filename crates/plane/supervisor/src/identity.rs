@@ -17,6 +17,8 @@ use tonic::transport::Channel;
 pub(crate) const RENEW_WITH_LEFT: Duration = Duration::from_secs(12 * 86_400);
 /// Spread of the renewals of many members.
 pub(crate) const RENEW_JITTER: Duration = Duration::from_secs(86_400);
+/// Certificates of a chain.
+const CHAIN_MAX: usize = 8;
 /// Files that hold no secret.
 const PUBLIC_MODE: u32 = 0o644;
 
@@ -31,6 +33,8 @@ pub(crate) enum IdentityError {
     Tls(#[from] TlsError),
     #[error("the signing request cannot be made: {0}")]
     Request(String),
+    #[error("the control plane sent {0} certificates")]
+    Chain(usize),
     #[error("the control plane refused the renewal")]
     Refused(#[source] tonic::Status),
     #[error("the trust bundle is malformed")]
@@ -59,17 +63,26 @@ pub(crate) fn load(
     Ok(Arc::new(tls))
 }
 
-/// Reads the files again, in this process and in the worker.
-fn reload(shared: &Shared) -> Result<(), IdentityError> {
+/// Takes a new chain or new roots, the other being what the files hold: checked, then on disk by
+/// `write`, then in use, here and in the worker. Whatever fails leaves what was in use in use, and
+/// what the next start reads usable.
+fn take(
+    shared: &Shared,
+    chain: Option<&str>,
+    roots: Option<&str>,
+    write: impl FnOnce() -> Result<(), IdentityError>,
+) -> Result<(), IdentityError> {
     let key = shared.folder.key()?;
-    let chain = shared.folder.cert_chain_pem()?;
-    let roots = shared.folder.ca_pem()?;
-    shared.tls.reload(&TlsMaterial {
+    let chain = chain.map_or_else(|| shared.folder.cert_chain_pem(), |chain| Ok(chain.to_owned()))?;
+    let roots = roots.map_or_else(|| shared.folder.ca_pem(), |roots| Ok(roots.to_owned()))?;
+    let checked = shared.tls.check(&TlsMaterial {
         chain_pem: &chain,
         key_pem: &key,
         roots_pem: &roots,
         domain: shared.member.trust_domain.clone(),
     })?;
+    write()?;
+    shared.tls.take(checked);
     shared.want(|wanted| wanted.identity = wanted.identity.saturating_add(1));
     Ok(())
 }
@@ -91,16 +104,23 @@ pub(crate) async fn renew(
         .await
         .map_err(IdentityError::Refused)?
         .into_inner();
-    let chain: String = answer
-        .certificate_chain
-        .iter()
-        .map(|der| certificate_pem(der))
-        .collect();
-    file::write_atomic(&shared.folder.cert_path(), PUBLIC_MODE, chain.as_bytes())?;
-    if let Some(bundle) = answer.trust_bundle {
-        return take_bundle(shared, bundle);
+    take_renewed(shared, answer)
+}
+
+fn take_renewed(shared: &Shared, answer: pb::RenewCertificateResponse) -> Result<(), IdentityError> {
+    let chain = answer.certificate_chain;
+    if chain.is_empty() || chain.len() > CHAIN_MAX {
+        return Err(IdentityError::Chain(chain.len()));
     }
-    reload(shared)
+    let chain = to_pem(&chain);
+    take(shared, Some(&chain), None, || {
+        let path = shared.folder.cert_path();
+        Ok(file::write_atomic(&path, PUBLIC_MODE, chain.as_bytes())?)
+    })?;
+    match answer.trust_bundle {
+        Some(bundle) => take_bundle(shared, bundle),
+        None => Ok(()),
+    }
 }
 
 fn request(shared: &Shared) -> Result<Bytes, IdentityError> {
@@ -120,30 +140,95 @@ pub(crate) fn take_bundle(shared: &Shared, wire: pb::TrustBundle) -> Result<(), 
     if bundle.trust_domain != shared.member.trust_domain {
         return Err(IdentityError::OtherDomain(bundle.trust_domain.to_string()));
     }
-    if bundle.version > shared.bundle_version() {
-        let roots: String = bundle
-            .ca_certificates
-            .iter()
-            .map(|der| certificate_pem(der))
-            .collect();
+    if bundle.version <= shared.bundle_version() {
+        return take(shared, None, None, || Ok(()));
+    }
+    let roots = to_pem(&bundle.ca_certificates);
+    take(shared, None, Some(&roots), || {
         file::write_atomic(&shared.folder.ca_path(), PUBLIC_MODE, roots.as_bytes())?;
-        shared.folder.save_trust(&TrustBundle {
+        Ok(shared.folder.save_trust(&TrustBundle {
             version: bundle.version,
             policy_keys: bundle.policy_keys.keys().map(|k| k.to_bytes()).collect(),
-        })?;
-        shared.set_bundle_version(bundle.version);
-        tracing::info!(version = bundle.version, "trust bundle taken");
-    }
-    reload(shared)
+        })?)
+    })?;
+    shared.set_bundle_version(bundle.version);
+    tracing::info!(version = bundle.version, "trust bundle taken");
+    Ok(())
 }
 
-fn certificate_pem(der: &[u8]) -> String {
-    pem::encode(&pem::Pem::new("CERTIFICATE", der))
+fn to_pem(certificates: &[Bytes]) -> String {
+    let blocks = certificates
+        .iter()
+        .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec())));
+    blocks.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keeper::tests::{enrolled, shared};
+    use fairlead_model::TrustDomain;
+    use fairlead_trust::SigningKey;
+
+    fn chain(shared: &Shared) -> String {
+        shared.folder.cert_chain_pem().unwrap()
+    }
+
+    fn answer(certificate_chain: Vec<Bytes>) -> pb::RenewCertificateResponse {
+        pb::RenewCertificateResponse {
+            certificate_chain,
+            trust_bundle: None,
+        }
+    }
+
+    /// R-ENR-08: an answer that cannot be used costs the relay nothing: the file from which its next
+    /// start comes is as it was.
+    #[test]
+    fn a_useless_certificate_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(dir.path());
+        let of_another = enrolled(&tempfile::tempdir().unwrap().path().join("r"));
+        let other = pem::parse(of_another.chain_pem).unwrap().into_contents();
+        let before = chain(&shared);
+        for (certificates, why) in [
+            (vec![], "0 certificates"),
+            (vec![Bytes::from_static(b"no certificate")], "cannot be used"),
+            (vec![Bytes::from(other)], "cannot be used"),
+            (vec![Bytes::from_static(b"x"); CHAIN_MAX + 1], "9 certificates"),
+        ] {
+            let error = take_renewed(&shared, answer(certificates)).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(chain(&shared), before);
+        }
+        let wanted = shared.watch_wanted().borrow().identity;
+        assert_eq!(wanted, 0, "the worker is not told either");
+        // The one it has is one that it could be given.
+        let same = pem::parse(&before).unwrap().into_contents();
+        take_renewed(&shared, answer(vec![Bytes::from(same)])).unwrap();
+        assert_eq!(shared.watch_wanted().borrow().identity, 1);
+    }
+
+    /// A bundle whose CA is none is not written either.
+    #[test]
+    fn a_useless_bundle_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(dir.path());
+        let domain: TrustDomain = shared.member.trust_domain.clone();
+        let key = SigningKey::from_seed(&[9; 32]).verifying_key();
+        let before = shared.folder.ca_pem().unwrap();
+        let bundle = |ca: &[u8]| pb::TrustBundle {
+            version: 2,
+            ca_certificates: vec![Bytes::copy_from_slice(ca)],
+            policy_keys: vec![Bytes::copy_from_slice(&key.to_bytes())],
+            trust_domain: domain.to_string(),
+        };
+        take_bundle(&shared, bundle(b"no certificate")).unwrap_err();
+        assert_eq!(shared.folder.ca_pem().unwrap(), before);
+        assert_eq!(shared.bundle_version(), 1);
+        let ca = pem::parse(&before).unwrap().into_contents();
+        take_bundle(&shared, bundle(&ca)).unwrap();
+        assert_eq!(shared.bundle_version(), 2);
+    }
 
     /// R-ENR-08: renewal is due 12 days before the end, earlier by the jitter, never late.
     #[test]

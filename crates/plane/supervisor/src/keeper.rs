@@ -7,7 +7,7 @@ use crate::restart::{Restart, RestartRule};
 use crate::shared::{Shared, Wanted, WorkerPhase};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::worker_control_client::WorkerControlClient;
-use fairlead_telemetry::chain;
+use fairlead_telemetry::{RateLimitedLog, chain};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,9 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 const TERM_GRACE: Duration = Duration::from_secs(3);
 /// A live worker that does not answer is adopted by its runtime file after this long.
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A clock that goes to and fro fills no log.
+static CLOCK_LOG: RateLimitedLog = RateLimitedLog::new(Duration::from_secs(60)).with_burst(4);
 
 type Client = WorkerControlClient<Channel>;
 
@@ -198,22 +201,58 @@ async fn feed(shared: &Shared, mut client: Client) {
 }
 
 async fn hear(shared: &Shared, mut statuses: tonic::Streaming<pb::WorkerStatusResponse>) {
+    let mut clock = ClockNews::default();
     loop {
         match statuses.message().await {
-            Ok(Some(status)) => shared.observe(|o| {
-                o.phase = if status.listening.is_empty() {
-                    WorkerPhase::Starting
-                } else {
-                    WorkerPhase::Listening
-                };
-                o.status = Some(status);
-            }),
+            Ok(Some(status)) => {
+                clock.hear(status.clock_behind_ms);
+                shared.observe(|o| {
+                    o.phase = if status.listening.is_empty() {
+                        WorkerPhase::Starting
+                    } else {
+                        WorkerPhase::Listening
+                    };
+                    o.status = Some(status);
+                });
+            }
             Ok(None) => return,
             Err(error) => {
                 tracing::debug!(%error, "the worker's status stream ended");
                 return;
             }
         }
+    }
+}
+
+/// What the worker says of the host's clock, told when it changes (R-POL-05).
+#[derive(Debug, Default)]
+struct ClockNews {
+    is_behind: bool,
+}
+
+impl ClockNews {
+    fn hear(&mut self, behind_ms: u64) {
+        let Some(is_behind) = self.change(behind_ms) else {
+            return;
+        };
+        let Some(suppressed) = CLOCK_LOG.allow(std::time::Instant::now()) else {
+            return;
+        };
+        if is_behind {
+            let behind_s = behind_ms / 1000;
+            tracing::warn!(
+                suppressed,
+                "clock differs by {behind_s} s: this host's clock is behind what the control plane has signed; set it right"
+            );
+        } else {
+            tracing::info!(suppressed, "the clock is right again");
+        }
+    }
+
+    /// Whether it is behind, where that is new.
+    fn change(&mut self, behind_ms: u64) -> Option<bool> {
+        let is_behind = behind_ms > 0;
+        (std::mem::replace(&mut self.is_behind, is_behind) != is_behind).then_some(is_behind)
     }
 }
 
@@ -330,4 +369,4 @@ async fn stop(shared: &Shared, process: &mut Process) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -17,7 +17,17 @@ use tonic::{Request, Response, Status};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn shared(dir: &std::path::Path) -> Arc<Shared> {
+/// What a relay's folder is made of.
+pub(crate) struct Enrolled {
+    pub(crate) chain_pem: String,
+    key_pem: String,
+    ca_pem: String,
+    domain: TrustDomain,
+    relay: RelayId,
+}
+
+/// Leaves a relay's files as enrolment does.
+pub(crate) fn enrolled(dir: &std::path::Path) -> Enrolled {
     let domain: TrustDomain = "pool.example".parse().unwrap();
     let relay = RelayId::from_bytes([7; 16]);
     let mut params = CertificateParams::default();
@@ -27,19 +37,35 @@ fn shared(dir: &std::path::Path) -> Arc<Shared> {
     let uri = Identity::Relay(relay).to_spiffe(&domain);
     params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
     let key = KeyPair::generate().unwrap();
-    let leaf = params.signed_by(&key, &ca).unwrap();
+    let chain_pem = params.signed_by(&key, &ca).unwrap().pem();
     let key_pem = key.serialize_pem();
+    let folder = MemberFolder::new(dir.to_owned());
+    folder.create().unwrap();
+    folder
+        .save_identity(key_pem.as_bytes(), &chain_pem, &ca.pem())
+        .unwrap();
+    Enrolled {
+        chain_pem,
+        key_pem,
+        ca_pem: ca.pem(),
+        domain,
+        relay,
+    }
+}
+
+pub(crate) fn shared(dir: &std::path::Path) -> Arc<Shared> {
+    let enrolled = enrolled(dir);
     let material = TlsMaterial {
-        chain_pem: &leaf.pem(),
-        key_pem: key_pem.as_bytes(),
-        roots_pem: &ca.pem(),
-        domain: domain.clone(),
+        chain_pem: &enrolled.chain_pem,
+        key_pem: enrolled.key_pem.as_bytes(),
+        roots_pem: &enrolled.ca_pem,
+        domain: enrolled.domain.clone(),
     };
-    let tls = Arc::new(MemberTls::new(&material, Identity::Relay(relay)).unwrap());
+    let tls = Arc::new(MemberTls::new(&material, Identity::Relay(enrolled.relay)).unwrap());
     let member = MemberConfig {
-        role: MemberRole::Relay(relay),
+        role: MemberRole::Relay(enrolled.relay),
         name: "paris-1".parse().unwrap(),
-        trust_domain: domain,
+        trust_domain: enrolled.domain,
         control: "127.0.0.1:1".parse().unwrap(),
         ca_pin: CaPin([0; 32]),
         grpc_server_name: "x".into(),
@@ -212,4 +238,17 @@ async fn a_worker_is_fed_started_again_and_stopped() {
     // A worker that does not heed its socket gets a SIGTERM.
     tokio::time::timeout(LIMIT, keeper.join_next()).await.unwrap();
     assert!(Process::adopt(again.pid.unwrap()).is_err());
+}
+
+/// R-POL-05: a clock that is set back is told of once, and once more when it is right again.
+#[test]
+fn a_clock_is_news_when_it_changes() {
+    let mut news = ClockNews::default();
+    let told: Vec<Option<bool>> = [0, 0, 90_000, 91_000, 0, 0, 61_000]
+        .map(|ms| news.change(ms))
+        .to_vec();
+    assert_eq!(
+        told,
+        [None, None, Some(true), None, Some(false), None, Some(true)]
+    );
 }
