@@ -231,7 +231,9 @@ fn handshake(error: &io::Error) -> Option<String> {
         Some(other) => format!("the TLS handshake with it failed ({other})"),
         None => match inner.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                "it ended the TLS handshake".to_owned()
+                // It also ends those that take it too long.
+                let busy = "it ended the TLS handshake, as a control plane does that is overloaded";
+                return Some(format!("{busy}: try again; or is this not its port?"));
             }
             _ => return None,
         },
@@ -285,8 +287,9 @@ mod tests {
             "{text}"
         );
         let text = told_of(b"").await;
+        assert!(text.contains("ended the TLS handshake"), "{text}");
         assert!(
-            text.contains("ended the TLS handshake") && text.contains(asked),
+            text.contains("overloaded") && text.contains("not its port?"),
             "{text}"
         );
     }

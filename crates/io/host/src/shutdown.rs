@@ -2,12 +2,18 @@
 
 use rustix::process::{Signal as Kill, getpid, kill_process};
 use std::io;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Turns SIGTERM and SIGINT into a cancelled token. A second signal ends the process at once, for
-/// a graceful stop that hangs.
+/// Signals this soon after the first are the same wish: `timeout` and terminals signal a process and
+/// its group, one right after the other.
+const SAME_WISH: Duration = Duration::from_millis(300);
+
+/// Turns SIGTERM and SIGINT into a cancelled token. A second signal, a moment later, ends the process
+/// at once, for a graceful stop that hangs.
 #[derive(Debug)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -37,12 +43,17 @@ impl Shutdown {
 }
 
 async fn watch(mut term: Signal, mut int: Signal, token: CancellationToken) {
+    let mut first = None;
     loop {
         let name = tokio::select! {
             _ = term.recv() => "SIGTERM",
             _ = int.recv() => "SIGINT",
         };
+        let since = first.get_or_insert_with(Instant::now).elapsed();
         if token.is_cancelled() {
+            if since < SAME_WISH {
+                continue;
+            }
             tracing::warn!(signal = name, "second signal: ending at once");
             // What is on disk is safe at every instant, so nothing is lost by it.
             if let Err(error) = kill_process(getpid(), Kill::KILL) {
@@ -94,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_signal_asks_and_the_second_ends() {
+    fn the_first_signal_asks_and_a_later_one_ends() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "shutdown::tests::child", "--nocapture"])
             .env(CHILD_ENV, "1")
@@ -110,6 +121,10 @@ mod tests {
         wait_for("installed");
         kill_process(pid, Kill::INT).unwrap();
         wait_for("cancelled");
+        // At once it is the same wish; a moment later it is another one.
+        kill_process(pid, Kill::TERM).unwrap();
+        std::thread::sleep(SAME_WISH);
+        assert_eq!(child.try_wait().unwrap(), None, "one Ctrl-C told twice");
         kill_process(pid, Kill::TERM).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }

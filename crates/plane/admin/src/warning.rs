@@ -228,6 +228,20 @@ fn certificate(object: Object<'_>, end: Option<WallTime>, now: WallTime, found: 
     found.add(severity, "CERTIFICATE_ENDING", object, message, action);
 }
 
+/// What helps where a consumer cannot listen; `error` is its system's.
+fn listen_advice(error: &str) -> &'static str {
+    if error.contains(NO_SUCH_ADDRESS) {
+        "No interface of the consumer's host has that address. Remove the link and add it with one that the host \
+         has, or give the host that address: it listens by itself then."
+    } else {
+        "Free that address on the consumer's host (`ss -ltnp` tells who has it), and it listens by itself; or \
+         remove the link and add it with another one."
+    }
+}
+
+/// EADDRNOTAVAIL, as Linux and so a node's report names it.
+const NO_SUCH_ADDRESS: &str = "os error 99";
+
 fn link(link: &LinkView, look: &Look, found: &mut Found) {
     let object = || ("link", link.id.to_string(), link.name.as_str());
     let name = &link.name;
@@ -241,8 +255,7 @@ fn link(link: &LinkView, look: &Look, found: &mut Found) {
                 "Link {name}: its consumer {} cannot listen on {}: {}.",
                 link.from.name, link.listen, link.listen_error
             ),
-            "Free that address on the consumer's host (`ss -ltnp` tells who has it), and it listens by itself; or \
-             remove the link and add it with another one.",
+            listen_advice(&link.listen_error),
         ),
         LinkState::Pending if !is_new(Some(link.created_at), look.at) => found.add(
             Severity::Critical,

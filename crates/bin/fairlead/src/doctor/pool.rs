@@ -557,11 +557,30 @@ fn tunnel(subject: &mut Subject<'_>, name: &str, check: &json::PathCheck) {
             check.to.name,
             or_none(&check.target)
         );
-        subject.warning(
-            "target",
-            found,
-            "the path is whole: look at the service itself, and at the link's --target",
-        );
+        subject.warning("target", found, target_advice(&check.target));
+    }
+}
+
+/// What helps where the path is whole and the publisher cannot connect to the target, by its code.
+fn target_advice(code: &str) -> &'static str {
+    match code {
+        "TARGET_REFUSED" => {
+            "the path is whole: nothing listens there on the publisher's host: start the service, or mend the link's \
+             --target"
+        }
+        "TARGET_UNRESOLVED" => {
+            "the path is whole: the publisher's host cannot resolve that name: check its DNS, or mend the link's \
+             --target"
+        }
+        "TARGET_UNREACHABLE" => {
+            "the path is whole: the publisher's host has no way there: check route and firewall; a Unix socket must \
+             exist, and the node's user may open it; or mend the link's --target"
+        }
+        "TARGET_TIMEOUT" => {
+            "the path is whole: the service does not answer the publisher's host: check the service and the \
+             firewall between the two"
+        }
+        _ => "the path is whole: look at the service itself, and at the link's --target",
     }
 }
 

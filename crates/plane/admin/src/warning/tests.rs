@@ -311,6 +311,13 @@ fn time_is_given_to_what_begins() {
     look.relays[0].state = RelayState::Ready;
     assert_eq!(lines(&look), ["critical LISTEN_FAILED db"]);
     assert!(warnings(&look)[0].message.contains("127.0.0.1:15432"));
+    assert!(warnings(&look)[0].action.contains("Free that address"));
+    look.links[0].listen_error = "Cannot assign requested address (os error 99)".to_owned();
+    assert!(
+        warnings(&look)[0]
+            .action
+            .starts_with("No interface of the consumer's host")
+    );
     look.status.uptime = Duration::from_secs(1);
     assert_eq!(lines(&look), [""; 0], "it has not heard of anybody yet");
 }
