@@ -2,7 +2,8 @@
 //!
 //! A member's folder is locked by one process, and each process draws a boot id. So a run that was
 //! succeeded is dead, unless the folder was copied: a run that comes **back** after a later one has
-//! begun is the proof of two. From then on one of them is kept and the other refused, until the
+//! begun is the proof of two. It is one only if the run was alive after the later one came: what it had
+//! sent before may be late, and counts for nothing. From then on one of them is kept and the other refused, until the
 //! other has not come for [`QUARREL_FOR`]: copies that took turns would tear each other's sessions
 //! down at the speed of the network.
 
@@ -20,18 +21,21 @@ const RUNS_MAX: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run<T> {
     boot: ProcessBootId,
+    /// When it came first.
+    arrival: u64,
     about: T,
     own_host: bool,
 }
 
 /// The processes that have come with one member's identity.
 ///
-/// **Input:** [`hello`](Self::hello), at the beginning of each session, in the order of arrival.
+/// **Input:** [`hello`](Self::hello), at the beginning of each session. Hellos may come in another order
+/// than their sessions arrived in.
 /// **Output:** its verdict. A refused process is told so and gets no session; the session of one
 /// that is kept takes the place of any other.
 #[derive(Debug, Clone)]
 pub struct Runs<T> {
-    /// In the order of their first hello.
+    /// In the order of their first hello, and of their arrival.
     runs: Vec<Run<T>>,
     quarrel: Option<Quarrel>,
 }
@@ -48,6 +52,9 @@ struct Quarrel {
 pub enum RunVerdict<T> {
     /// No other one lives.
     Alone,
+    /// A later one has greeted that arrived after this session did: what is heard only now was said by a
+    /// dead run, or proves nothing yet. The session is to end; a process that lives comes again.
+    Late,
     /// Another one lives and is to go.
     Kept {
         /// The other.
@@ -83,22 +90,31 @@ impl<T> Default for Runs<T> {
 }
 
 impl<T: Clone> Runs<T> {
-    /// A process begins a session. `own_host` says whether it runs on the host that enrolled, as far
-    /// as that is known; `lives` whether a process has a session at this moment.
+    /// A process begins a session. `arrival` rises in the order in which sessions arrived: a process's must
+    /// be drawn after it was heard of and before it could go on without an answer, so that it lived then.
+    /// `own_host` says whether it runs on the host that enrolled, as far as that is known; `lives` whether
+    /// a process has a session at this moment.
     ///
     /// Of two copies the one on the enrolled host is kept, else the one that came first: a copy that
     /// appears later does not drive out the original.
     pub fn hello(
         &mut self,
         boot: ProcessBootId,
+        arrival: u64,
         about: T,
         own_host: bool,
         now: MonoTime,
         lives: impl Fn(ProcessBootId) -> bool,
     ) -> RunVerdict<T> {
         self.settle(now);
+        let later = self.runs.last().filter(|last| last.boot != boot);
+        if later.is_some_and(|later| arrival < later.arrival) {
+            return RunVerdict::Late;
+        }
+        let first = self.runs.iter().find(|known| known.boot == boot);
         let run = Run {
             boot,
+            arrival: first.map_or(arrival, |first| first.arrival),
             about,
             own_host,
         };
@@ -208,10 +224,52 @@ mod tests {
         ProcessBootId::from_bytes([n; 16])
     }
 
-    /// A line per hello: seconds, process, whether on the enrolled host, whether the kept one lives.
+    /// A line per hello: seconds, process, whether on the enrolled host, whether the kept one lives. Sessions
+    /// arrive when they greet.
     fn told(runs: &mut Runs<u8>, at_s: u32, n: u8, own_host: bool, lives: bool) -> RunVerdict<u8> {
         let now = MonoTime(0).plus(SECOND * at_s);
-        runs.hello(boot(n), n, own_host, now, |_| lives)
+        runs.hello(boot(n), u64::from(at_s), n, own_host, now, |_| lives)
+    }
+
+    /// A hello of a session that arrived then.
+    fn arrived(runs: &mut Runs<u8>, arrival: u64, n: u8) -> RunVerdict<u8> {
+        runs.hello(boot(n), arrival, n, false, MonoTime(0), |_| true)
+    }
+
+    /// R-ENR-10: what a dead run said before its successor came, and is heard after it, is no copy's word:
+    /// whether the run was known or not, once or twice, and the successor is not taken for one either.
+    #[test]
+    fn the_late_word_of_a_dead_run_is_no_copys() {
+        for is_known in [true, false] {
+            let mut runs = Runs::default();
+            if is_known {
+                assert_eq!(arrived(&mut runs, 1, 1), RunVerdict::Alone);
+            }
+            assert_eq!(arrived(&mut runs, 4, 2), RunVerdict::Alone);
+            assert_eq!(arrived(&mut runs, 2, 1), RunVerdict::Late);
+            assert_eq!(arrived(&mut runs, 3, 1), RunVerdict::Late);
+            for arrival in 5..8 {
+                assert_eq!(arrived(&mut runs, arrival, 2), RunVerdict::Alone, "it reconnects");
+            }
+            assert_eq!(arrived(&mut runs, 9, 3), RunVerdict::Alone, "the next run");
+            assert_eq!(arrived(&mut runs, 8, 2), RunVerdict::Late);
+            assert_eq!(runs.copies(MonoTime(0)), None);
+        }
+    }
+
+    /// R-ENR-10: a copy whose hello was overtaken comes again, and is found then.
+    #[test]
+    fn a_copy_that_was_late_is_found_when_it_comes_again() {
+        let mut runs = Runs::default();
+        arrived(&mut runs, 1, 1);
+        arrived(&mut runs, 3, 2);
+        assert_eq!(arrived(&mut runs, 2, 1), RunVerdict::Late);
+        let found = RunVerdict::Kept {
+            other: 2,
+            found: true,
+        };
+        assert_eq!(arrived(&mut runs, 4, 1), found);
+        assert!(runs.copies(MonoTime(0)).is_some());
     }
 
     /// R-ENR-10: restarts, however many and however fast, are no clone.

@@ -247,7 +247,10 @@ async fn end(relay: &Relay, grace: Duration) {
 /// Hands each arrival to a task of its own, until the listener is closed.
 async fn arrivals(relay: Arc<Relay>) {
     while let Some(arriving) = relay.listener.accept().await {
-        relay.tasks.spawn(session::serve(Arc::clone(&relay), arriving));
+        let number = relay.next_session();
+        relay
+            .tasks
+            .spawn(session::serve(Arc::clone(&relay), number, arriving));
     }
 }
 

@@ -27,7 +27,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Most hop sessions of one member. It holds one; more are left over from connections that it has
 /// lost and this end has not yet. The oldest goes first (F-05: hundreds of losses in a minute).
@@ -157,11 +157,17 @@ impl Relay {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a session; a member's oldest one too many is closed.
-    pub(crate) fn add_session(&self, carrier: &Carrier, to: ToSession) -> SessionNumber {
+    /// The number of a session that arrives. Drawn before its handshake: one that completes it was alive
+    /// then, so that a later number is a later run's (R-ENR-10).
+    pub(crate) fn next_session(&self) -> SessionNumber {
         let mut sessions = self.lock();
         sessions.last += 1;
-        let number = sessions.last;
+        sessions.last
+    }
+
+    /// Adds a session; a member's oldest one too many is closed.
+    pub(crate) fn add_session(&self, number: SessionNumber, carrier: &Carrier, to: ToSession) {
+        let mut sessions = self.lock();
         let peer = carrier.peer();
         let mut same = sessions
             .live
@@ -185,7 +191,6 @@ impl Relay {
         );
         self.count(&sessions);
         self.metrics.hop_sessions_accepted.inc();
-        number
     }
 
     /// The node greeted. A daemon holds its folder's lock, so another run of it means that the
@@ -193,7 +198,8 @@ impl Relay {
     /// instead of waiting for a timeout. One that announced its restart ends by itself.
     ///
     /// # Errors
-    /// The earlier one is not dead: the folder was copied, and this copy is to go (R-ENR-10).
+    /// The earlier one is not dead: the folder was copied, and this copy is to go (R-ENR-10). Or this is the
+    /// earlier one, whose greeting came late.
     pub(crate) fn greeted(
         &self,
         number: SessionNumber,
@@ -219,12 +225,14 @@ impl Relay {
                 session.carrier.peer() == peer && session.greeted.is_some_and(|its| its.boot == boot)
             })
         };
-        let verdict = runs
-            .entry(node)
-            .or_default()
-            .hello(process_boot, remote, false, now, lives);
+        let runs = runs.entry(node).or_default();
+        let verdict = runs.hello(process_boot, number, remote, false, now, lives);
         let code = match verdict {
             RunVerdict::Alone => RefusalCode::ShuttingDown,
+            RunVerdict::Late => {
+                debug!(%node, %remote, "the greeting of an earlier run came late");
+                return Err(RefusalCode::ShuttingDown);
+            }
             RunVerdict::Kept { other, found } => {
                 if found {
                     warn!(%node, kept = %remote, refused = %other, "two processes use the node's identity: it was copied");

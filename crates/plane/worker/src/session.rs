@@ -88,7 +88,7 @@ impl SessionEnd {
 }
 
 /// Takes an arrival through handshake and session, to its end.
-pub(crate) async fn serve(relay: Arc<Relay>, arriving: Arriving) {
+pub(crate) async fn serve(relay: Arc<Relay>, number: SessionNumber, arriving: Arriving) {
     let remote = arriving.remote_address();
     let carrier = match arriving.finish().await {
         Ok(carrier) => carrier,
@@ -104,17 +104,17 @@ pub(crate) async fn serve(relay: Arc<Relay>, arriving: Arriving) {
         }
     };
     let span = info_span!("session", peer = %carrier.peer());
-    session(relay, carrier).instrument(span).await;
+    session(relay, number, carrier).instrument(span).await;
 }
 
-async fn session(relay: Arc<Relay>, carrier: Carrier) {
+async fn session(relay: Arc<Relay>, number: SessionNumber, carrier: Carrier) {
     let (sender, bindings) = mpsc::channel(BINDINGS_MAX);
     let wakes = Wakes::default();
     let to = ToSession {
         bindings: sender,
         withdrawn: Arc::clone(&wakes.withdrawn),
     };
-    let number = relay.add_session(&carrier, to);
+    relay.add_session(number, &carrier, to);
     if let Some(suppressed) = told::session("up") {
         info!(remote = %carrier.remote_address(), suppressed, "hop session up");
     }

@@ -28,7 +28,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Relay {
     pub(super) host: Host,
-    handshakes: BTreeMap<CarrierId, (usize, u64, MonoTime)>,
+    handshakes: BTreeMap<CarrierId, Handshake>,
     last: u64,
     pub(super) sessions: BTreeMap<u64, RelaySession>,
     pub(super) registry: Registry<u64>,
@@ -40,6 +40,16 @@ pub(super) struct Relay {
     false_epochs: BTreeMap<EndpointId, (u64, RegistrationEpoch)>,
     /// Nodes, and their runs, that had a session when the process went.
     pub(super) had: Vec<(usize, u64)>,
+}
+
+/// A handshake that is not complete.
+#[derive(Debug, Clone, Copy)]
+struct Handshake {
+    node: usize,
+    node_run: u64,
+    since: MonoTime,
+    /// The session's number, drawn as the dial arrived.
+    number: u64,
 }
 
 /// A hop session as the relay has it.
@@ -156,7 +166,7 @@ impl World<'_> {
         relay.touched = true;
         relay
             .handshakes
-            .retain(|_, (_, _, since)| now < since.plus(HANDSHAKE_MAX));
+            .retain(|_, handshake| now < handshake.since.plus(HANDSHAKE_MAX));
         if self.mutation == Some(Mutation::SilentSweeps) {
             return;
         }
@@ -183,8 +193,15 @@ impl World<'_> {
         let me = Who::Relay(r);
         match (datagram.body, known) {
             (Body::Initial, None) => {
-                let run = datagram.run;
-                self.relays[r].handshakes.entry(carrier).or_insert((n, run, now));
+                let relay = &mut self.relays[r];
+                let number = relay.last + 1;
+                let handshake = relay.handshakes.entry(carrier).or_insert(Handshake {
+                    node: n,
+                    node_run: datagram.run,
+                    since: now,
+                    number,
+                });
+                relay.last = relay.last.max(handshake.number);
                 self.say(me, datagram.from, carrier, Body::Reply);
             }
             (Body::Initial, Some(_)) => self.say(me, datagram.from, carrier, Body::Reply),
@@ -230,7 +247,12 @@ impl World<'_> {
     /// A handshake is complete.
     fn add_session(&mut self, r: usize, carrier: CarrierId) -> Option<u64> {
         let now = self.now;
-        let (node, node_run, _) = self.relays[r].handshakes.remove(&carrier)?;
+        let Handshake {
+            node,
+            node_run,
+            number,
+            ..
+        } = self.relays[r].handshakes.remove(&carrier)?;
         let same = self.relays[r].sessions.iter().filter(|(_, s)| s.node == node);
         let same: Vec<u64> = same.map(|(number, _)| *number).collect();
         if same.len() >= SESSIONS_PER_NODE_MAX {
@@ -239,8 +261,6 @@ impl World<'_> {
         let rtt = self.rtt(node, r);
         let run = self.relays[r].host.run;
         let relay = &mut self.relays[r];
-        relay.last += 1;
-        let number = relay.last;
         let session = RelaySession {
             node,
             node_run,
@@ -307,7 +327,10 @@ impl World<'_> {
             of.any(|s| s.greeted.is_some_and(|(_, its)| its == boot))
         };
         let runs = relay.runs.entry(node).or_default();
-        let verdict = runs.hello(hello.process_boot, run, false, now, lives);
+        let verdict = runs.hello(hello.process_boot, number, run, false, now, lives);
+        if verdict == RunVerdict::Late {
+            return self.close_carrier(r, number, RefusalCode::ShuttingDown);
+        }
         assert_eq!(verdict, RunVerdict::Alone, "H6: a restart was taken for a copy");
         let dead: Vec<u64> = relay
             .sessions

@@ -64,8 +64,8 @@ enum Happening {
     Input(Who, u64, Input),
     /// A datagram arrives at a host.
     Datagram(Datagram),
-    /// The double of one does. No network keeps a datagram for as long as a daemon takes to start, so
-    /// that those of its earlier run are lost.
+    /// The double of one does. A dial's first packet that a dead run has sent begins a handshake that nobody
+    /// completes: it counts as lost.
     Double(Datagram),
     /// A segment arrives at a kernel.
     Segment(Segment),
@@ -372,7 +372,8 @@ impl<'t> World<'t> {
             Happening::Input(who, run, input) => self.input(who, run, input),
             Happening::Datagram(datagram) => self.arrive(datagram),
             Happening::Double(datagram) => {
-                if self.host(datagram.from).run == datagram.run {
+                let lives = self.host(datagram.from).run == datagram.run;
+                if lives || !matches!(datagram.body, Body::Initial) {
                     self.arrive(datagram);
                 }
             }

@@ -21,6 +21,9 @@ use tonic::Status;
 pub(crate) struct Processes {
     key_hash: Option<[u8; 32]>,
     runs: Runs<Process>,
+    /// Hellos so far: each comes on a connection that is proved before it, so that they are taken in the
+    /// order in which they are heard.
+    hellos: u64,
     since: Option<WallTime>,
     /// Whether a relay's report of copies has been noted.
     reported: bool,
@@ -73,9 +76,13 @@ pub(super) async fn admit(
                 ..Processes::default()
             };
         }
+        processes.hellos = processes.hellos.saturating_add(1);
+        let arrival = processes.hellos;
         let verdict = processes
             .runs
-            .hello(boot, process.clone(), own_host, now, |b| lives == Some(b));
+            .hello(boot, arrival, process.clone(), own_host, now, |b| {
+                lives == Some(b)
+            });
         if found(&verdict) {
             processes.since = Some(inner.clock.wall());
         }
@@ -84,12 +91,13 @@ pub(super) async fn admit(
     let object = object(&state, member);
     match &verdict {
         RunVerdict::Alone => return Ok(Some(boot)),
+        RunVerdict::Late => return Err(Status::unavailable("a later run of the member has come")),
         RunVerdict::Kept { other, found: true } => note(inner, &object, &process, other, "").await,
         RunVerdict::Refused { kept, found: true } => note(inner, &object, kept, &process, "").await,
         RunVerdict::Kept { found: false, .. } | RunVerdict::Refused { found: false, .. } => {}
     }
     match verdict {
-        RunVerdict::Alone | RunVerdict::Kept { .. } => Ok(Some(boot)),
+        RunVerdict::Alone | RunVerdict::Late | RunVerdict::Kept { .. } => Ok(Some(boot)),
         RunVerdict::Refused { kept, .. } => {
             tracing::info!(%object, address = %process.address, "a copy of the identity was refused");
             Err(Status::already_exists(format!(
@@ -121,7 +129,7 @@ pub(super) async fn note_report(inner: &Inner, relay: RelayId, node: NodeId, kep
 
 const fn found(verdict: &RunVerdict<Process>) -> bool {
     match verdict {
-        RunVerdict::Alone => false,
+        RunVerdict::Alone | RunVerdict::Late => false,
         RunVerdict::Kept { found, .. } | RunVerdict::Refused { found, .. } => *found,
     }
 }

@@ -1,8 +1,8 @@
 //! Who gets a tunnel, and who does not, with which code.
 
-use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, ROUTE, answer, code, soon, wall};
+use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, RELAY, ROUTE, answer, code, soon, wall};
 use bytes::Bytes;
-use fairlead_hop::{Answer, Frame, LegKind, Open};
+use fairlead_hop::{Answer, Frame, Hello, LegKind, Open, VERSION};
 use fairlead_model::{EndpointId, Generation, Identity, NodeId, PolicyEpoch, RefusalCode, RouteId};
 use fairlead_rpc::pb;
 use fairlead_transport::{CarrierConfig, CarrierEnd, Dialler, LegError};
@@ -371,6 +371,41 @@ async fn a_new_run_ends_the_sessions_of_the_dead_one() {
     assert!(opened.is_ok());
 }
 
+/// R-ENR-10: the greeting of a run that is dead comes after its successor's: that session ends, the
+/// successor's stays and serves, and nobody is taken for a copy, then or when the successor dials again.
+#[tokio::test]
+async fn a_dead_runs_late_greeting_ends_its_own_session() {
+    let pool = Pool::new();
+    let (mut worker, alpha, _first) = pool.ready().await;
+    let dialler = Dialler::new(pool.member(Identity::Node(BETA)), &CarrierConfig::default()).unwrap();
+    let late = soon(dialler.dial(&worker.address.into(), Identity::Relay(RELAY)))
+        .await
+        .unwrap();
+    let run = fairlead_model::ProcessBootId::from_bytes([2; 16]);
+    let next = Node::connect_run(&pool, worker.address, BETA, run).await.unwrap();
+    next.publish(&[(ENDPOINT, 1)]).await;
+
+    let mut control = late.open_leg().await.unwrap();
+    let hello = Frame::Hello(Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        session: fairlead_model::SessionId::from_bytes([9; 16]),
+        process_boot: fairlead_model::ProcessBootId::from_bytes([1; 16]),
+        software: "test".to_owned(),
+        capabilities: Vec::new(),
+    });
+    control.send.write_frame(&hello).await.unwrap();
+    let end = soon(late.closed()).await;
+    assert_eq!(end, CarrierEnd::Peer(RefusalCode::ShuttingDown.into()));
+
+    let (opened, _far) = tokio::join!(alpha.open(pool.open()), next.accept());
+    assert!(opened.is_ok());
+    let again = Node::connect_run(&pool, worker.address, BETA, run).await.unwrap();
+    again.publish(&[(ENDPOINT, 1)]).await;
+    assert_eq!(again.carrier.end(), None);
+    assert_eq!(worker.status().await.cloned_nodes, []);
+}
+
 /// R-ADM-01: tunnels and registration of an old generation stay until the new one registers.
 #[tokio::test]
 async fn an_old_generation_serves_until_the_new_one_registers() {
@@ -524,8 +559,8 @@ async fn relays_may_probe_and_nothing_else() {
         .unwrap();
     let mut control = carrier.open_leg().await.unwrap();
     let hello = Frame::Hello(fairlead_hop::Hello {
-        version_min: 1,
-        version_max: 1,
+        version_min: VERSION,
+        version_max: VERSION,
         session: fairlead_model::SessionId::from_bytes([1; 16]),
         process_boot: fairlead_model::ProcessBootId::from_bytes([1; 16]),
         software: String::new(),
