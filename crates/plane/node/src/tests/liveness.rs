@@ -205,8 +205,8 @@ async fn a_flapping_link_is_registered_once() {
     );
 }
 
-/// Streams that upload at once: more than fill what a carrier may have unacknowledged (16 MiB), at 256 KiB each.
-const UPLOADS: usize = 80;
+/// Streams that upload at once: more than fill what a carrier may have unacknowledged (16 MiB), at 64 KiB each.
+const UPLOADS: usize = 320;
 /// How long the relay is stopped: longer than a PING and a short wait for its place take.
 const STOPPED_FOR: Duration = Duration::from_secs(17);
 
@@ -217,23 +217,26 @@ async fn a_stopped_relay_is_kept_behind_a_full_window() {
     let pool = Pool::start(1, &[sink().await, echo().await]).await;
     eventually("the liveness connection", || live(&pool)).await;
     let (number, _) = session(&pool).unwrap();
+    let metrics = &pool.alpha.started.metrics;
+    let opened = metrics
+        .streams_opened
+        .get_or_create(&StreamRole::Consumer.into())
+        .clone();
+    let mut sockets = Vec::new();
+    for n in 1..=UPLOADS {
+        sockets.push(pool.connect(0).await);
+        eventually("its stream", || opened.get() == n as u64).await;
+    }
+    let frozen = pool.workers[0].freeze();
     let mut uploads = tokio::task::JoinSet::new();
-    for _ in 0..UPLOADS {
-        let mut socket = pool.connect(0).await;
+    for mut socket in sockets {
         uploads.spawn(async move {
             let block = vec![7; 64 * 1024];
             // It ends with the test.
             while socket.write_all(&block).await.is_ok() {}
         });
     }
-    let metrics = &pool.alpha.started.metrics;
-    let opened = metrics
-        .streams_opened
-        .get_or_create(&StreamRole::Consumer.into())
-        .clone();
-    eventually("all uploads", || opened.get() == UPLOADS as u64).await;
     let sent = || metrics.bytes_sent.get();
-    let frozen = pool.workers[0].freeze();
     tokio::time::sleep(STOPPED_FOR).await;
     assert_eq!(session(&pool).map(|(number, _)| number), Some(number), "stopped");
     let before = sent();
