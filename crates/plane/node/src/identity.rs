@@ -147,7 +147,7 @@ impl IdentityKeeper {
         let roots = to_pem(&bundle.ca_certificates);
         // First that it can be used: a bundle that TLS does not take must not be on disk.
         let (key, chain) = (self.folder.key()?, self.folder.cert_chain_pem()?);
-        self.tls.reload(&TlsMaterial {
+        let checked = self.tls.check(&TlsMaterial {
             chain_pem: &chain,
             key_pem: &key,
             roots_pem: &roots,
@@ -158,6 +158,7 @@ impl IdentityKeeper {
             version: bundle.version,
             policy_keys: bundle.policy_keys.keys().map(VerifyingKey::to_bytes).collect(),
         })?;
+        self.tls.take(checked);
         self.bundle_version.store(bundle.version, Ordering::Relaxed);
         Ok(Some(bundle.policy_keys))
     }
@@ -197,16 +198,19 @@ impl IdentityKeeper {
         Ok(Bytes::copy_from_slice(csr.der()))
     }
 
+    /// Takes a signed chain: checked, on disk, in use, in that order. One that cannot be written is
+    /// not in use either, so that it stays due and is tried again.
     fn take_chain(&self, chain: &[Bytes]) -> Result<(), RenewError> {
         let chain = to_pem(chain);
         let (key, roots) = (self.folder.key()?, self.folder.ca_pem()?);
-        self.tls.reload(&TlsMaterial {
+        let checked = self.tls.check(&TlsMaterial {
             chain_pem: &chain,
             key_pem: &key,
             roots_pem: &roots,
             domain: self.domain.clone(),
         })?;
         file::write_atomic(&self.folder.cert_path(), PUBLIC_MODE, chain.as_bytes())?;
+        self.tls.take(checked);
         if let Some(associations) = self.associations.get() {
             associations.renew_all();
         }
@@ -236,4 +240,63 @@ fn to_pem(certificates: &[Bytes]) -> String {
         .iter()
         .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec())));
     blocks.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::authority::Authority;
+    use fairlead_host::member::MemberRole;
+    use fairlead_model::NodeId;
+
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+    /// R-ENR-08: a certificate that cannot be written is not in use either: it stays due, the next
+    /// look tries again, and a restart finds what the daemon uses.
+    #[test]
+    fn a_renewal_that_cannot_be_written_stays_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        authority.enrol(dir.path(), MemberRole::Node(NodeId::from_bytes([3; 16])), None);
+        let folder = MemberFolder::new(dir.path().to_owned());
+        let load = || {
+            IdentityKeeper::load(folder.clone(), &folder.load().unwrap())
+                .unwrap()
+                .0
+        };
+        let keeper = load();
+        let first = authority.renewed(&folder, (2090, 1, 20));
+        keeper.take_chain(&[first]).unwrap();
+        let due = WallTime(keeper.tls.not_after().0 - 11 * DAY_MS);
+        assert!(keeper.renewal_due(due));
+        let renewed = authority.renewed(&folder, (2090, 2, 20));
+        // The file cannot be replaced, whoever runs this: a folder is in its place.
+        let aside = dir.path().join("aside");
+        std::fs::rename(folder.cert_path(), &aside).unwrap();
+        std::fs::create_dir(folder.cert_path()).unwrap();
+        let error = keeper.take_chain(std::slice::from_ref(&renewed)).unwrap_err();
+        assert!(matches!(error, RenewError::File(_)), "{error}");
+        assert!(keeper.renewal_due(due), "it is not tried again");
+        std::fs::remove_dir(folder.cert_path()).unwrap();
+        std::fs::rename(&aside, folder.cert_path()).unwrap();
+        assert_eq!(load().tls.not_after(), keeper.tls.not_after());
+        keeper.take_chain(&[renewed]).unwrap();
+        assert!(!keeper.renewal_due(due));
+        assert_eq!(load().tls.not_after(), keeper.tls.not_after());
+    }
+
+    /// R-ENR-08: what TLS does not take is neither written nor used.
+    #[test]
+    fn a_useless_renewal_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        authority.enrol(dir.path(), MemberRole::Node(NodeId::from_bytes([3; 16])), None);
+        let folder = MemberFolder::new(dir.path().to_owned());
+        let (keeper, _) = IdentityKeeper::load(folder.clone(), &folder.load().unwrap()).unwrap();
+        let before = folder.cert_chain_pem().unwrap();
+        for chain in [Vec::new(), vec![Bytes::from_static(b"no certificate")]] {
+            assert!(matches!(keeper.take_chain(&chain), Err(RenewError::Tls(_))));
+            assert_eq!(folder.cert_chain_pem().unwrap(), before);
+        }
+    }
 }

@@ -69,6 +69,18 @@ impl Authority {
         folder.save(&config).unwrap();
     }
 
+    /// A certificate for the member's own key, which ends on that day.
+    pub(crate) fn renewed(&self, folder: &MemberFolder, (year, month, day): (i32, u8, u8)) -> bytes::Bytes {
+        let pem = folder.key().unwrap();
+        let key = KeyPair::from_pem(std::str::from_utf8(&pem).unwrap()).unwrap();
+        let mut params = CertificateParams::default();
+        let spiffe = folder.load().unwrap().identity().to_spiffe(&self.domain);
+        params.subject_alt_names = vec![SanType::URI(spiffe.try_into().unwrap())];
+        params.not_after = rcgen::date_time_ymd(year, month, day);
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        bytes::Bytes::copy_from_slice(signed.der())
+    }
+
     pub(crate) fn node_policy(&self, policy: &NodePolicy) -> bytes::Bytes {
         let payload = signed::encode_node_policy(policy);
         seal(&self.policy_key, PayloadType::NodePolicy, &payload).unwrap()
