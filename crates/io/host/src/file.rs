@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A system call failed.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}{}", path.display(), mend(source))]
     Io {
         /// What was tried: `read`, `write`, `rename`, …
         action: &'static str,
@@ -70,6 +70,14 @@ const TEMP_RANDOM_LEN: usize = 8;
 /// How the names of temporary files end.
 const TEMP_SUFFIX: &str = ".tmp";
 
+/// What to do about the system's reason, where that is not in the reason itself.
+fn mend(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => " (make room on its file system)",
+        _ => "",
+    }
+}
+
 /// Replaces `path` by a file of these bytes and permission bits. After a crash at any point the
 /// old or the new file is there, whole; what was written aside by then stays until
 /// [`remove_stale`]. Durable when it returns.
@@ -84,7 +92,7 @@ pub fn write_atomic(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileErro
         path.file_name().unwrap_or_default().to_string_lossy(),
         hex::encode(crate::rng::bytes::<TEMP_RANDOM_LEN>())
     ));
-    let written = write_new(&temp, mode, bytes).and_then(|held| {
+    let written = write_new(&temp, path, mode, bytes).and_then(|held| {
         let renamed = fs::rename(&temp, path).map_err(|e| FileError::io("rename to", path, e));
         drop(held);
         renamed
@@ -97,21 +105,22 @@ pub fn write_atomic(path: &Path, mode: u32, bytes: &[u8]) -> Result<(), FileErro
     sync_folder(folder)
 }
 
-/// Gives the file open and locked: who cleans up knows by the lock that its writer lives.
-fn write_new(temp: &Path, mode: u32, bytes: &[u8]) -> Result<File, FileError> {
+/// Gives the file open and locked: who cleans up knows by the lock that its writer lives. Errors
+/// name `path`: nobody looks for the temporary file, which is gone by then.
+fn write_new(temp: &Path, path: &Path, mode: u32, bytes: &[u8]) -> Result<File, FileError> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(temp)
-        .map_err(|e| FileError::io("create", temp, e))?;
+        .map_err(|e| FileError::io("write", path, e))?;
     // Where the file system has no locks, nothing cleans up beside a writer: one daemon per folder.
     let _ = flock(&file, FlockOperation::LockExclusive);
     // The umask takes bits away from `mode`; a mode is meant as written.
     file.set_permissions(fs::Permissions::from_mode(mode))
         .and_then(|()| file.write_all(bytes))
         .and_then(|()| file.sync_all())
-        .map_err(|e| FileError::io("write", temp, e))?;
+        .map_err(|e| FileError::io("write", path, e))?;
     Ok(file)
 }
 
@@ -287,10 +296,30 @@ mod tests {
         assert_eq!(names(dir.path()), ["f"]);
     }
 
+    /// A full disk is said with the file that was wanted and with what to do.
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it() {
+        let path = Path::new("/d/boot.state");
+        let full = FileError::io("write", path, io::ErrorKind::StorageFull.into()).to_string();
+        assert_eq!(full, "cannot write /d/boot.state (make room on its file system)");
+        let denied = FileError::io("write", path, io::ErrorKind::PermissionDenied.into()).to_string();
+        assert_eq!(denied, "cannot write /d/boot.state");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none").join("f");
+        let error = write_atomic(&path, 0o600, b"one").unwrap_err().to_string();
+        assert_eq!(error, format!("cannot write {}", path.display()));
+    }
+
     #[test]
     fn only_what_no_writer_holds_is_stale() {
         let dir = tempfile::tempdir().unwrap();
-        let held = write_new(&dir.path().join(".key.0123456789abcdef.tmp"), 0o600, b"x").unwrap();
+        let held = write_new(
+            &dir.path().join(".key.0123456789abcdef.tmp"),
+            &dir.path().join("key"),
+            0o600,
+            b"x",
+        )
+        .unwrap();
         let stays = [
             ".key.0123456789abcdef.tmp",
             ".key.0123456789ABCDEF.tmp",

@@ -167,7 +167,10 @@ pub enum ApplyError {
         max: usize,
     },
     /// The environment: no space is left. Nothing of the commit is kept; the next one tries again.
-    #[error("the disk is full: {} cannot grow", dir.display())]
+    #[error(
+        "the disk is full: {} cannot grow; make room on its file system, and changes are taken again",
+        dir.display()
+    )]
     DiskFull {
         /// The store's folder.
         dir: PathBuf,

@@ -306,7 +306,7 @@ impl Committer {
         }
         match rustix::fs::statvfs(&self.dir) {
             Ok(disk) if disk.f_bavail.saturating_mul(disk.f_frsize) < self.free_bytes_min => {
-                Err(EngineError::io("", &std::io::ErrorKind::StorageFull.into()))
+                Err(EngineError::no_room(&self.dir, self.free_bytes_min))
             }
             Ok(_) => Ok(()),
             Err(errno) => Err(EngineError::io("cannot read the free space", &errno.into())),

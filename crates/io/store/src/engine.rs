@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 /// A value with the commit that wrote it.
 pub(crate) type Versioned = (StoreRevision, Bytes);
@@ -57,6 +58,18 @@ impl EngineError {
         }
     }
 
+    /// Fewer than `free_bytes_min` bytes are free on the store's file system.
+    pub(crate) fn no_room(dir: &Path, free_bytes_min: u64) -> Self {
+        Self {
+            message: format!(
+                "fewer than {} KiB are free on the file system of {}; once there is room, commits go on by themselves",
+                free_bytes_min >> 10,
+                dir.display()
+            ),
+            disk_full: true,
+        }
+    }
+
     /// Whether no space is left, or a quota is reached.
     #[must_use]
     pub const fn is_disk_full(&self) -> bool {
@@ -91,4 +104,22 @@ pub(crate) fn decode(key: &str, stored: &[u8]) -> Result<Versioned, EngineError>
         StoreRevision(u64::from_be_bytes(*revision)),
         Bytes::copy_from_slice(value),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log's sentence for a disk without room begins with what is wrong, names the place and says how
+    /// it ends.
+    #[test]
+    fn a_disk_without_room_is_told_in_a_sentence() {
+        let error = EngineError::no_room(Path::new("/d/control/store"), 1 << 20);
+        assert!(error.is_disk_full());
+        assert_eq!(
+            error.to_string(),
+            "fewer than 1024 KiB are free on the file system of /d/control/store; once there is room, commits go on \
+             by themselves"
+        );
+    }
 }
