@@ -116,6 +116,8 @@ refusals! {
     ShuttingDown = 26, "SHUTTING_DOWN", Elsewhere, "the relay is shutting down";
     /// Another process uses the node's identity, and is kept (R-ENR-10).
     IdentityInUse = 27, "IDENTITY_IN_USE", Wait, "another process uses this node's identity";
+    /// A member has ended its hop session: its daemon stops, or a probe or check is done.
+    MemberLeft = 28, "MEMBER_LEFT", Elsewhere, "the member has ended its session";
     // 40–59: the publisher's daemon and its target (R-STR-07).
     /// The target's port is closed.
     TargetRefused = 40, "TARGET_REFUSED", Never, "the target refused the connection";

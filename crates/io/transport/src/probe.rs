@@ -63,7 +63,7 @@ pub async fn probe(
     })
     .await
     .unwrap_or(Err(ProbeError::NoEcho));
-    carrier.close(RefusalCode::ShuttingDown);
+    carrier.close(RefusalCode::MemberLeft);
     outcome.map(|rtt| ProbeReport { rtt, address })
 }
 

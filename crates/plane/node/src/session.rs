@@ -117,7 +117,7 @@ impl SessionEnd {
             | Self::WriteTimeout
             | Self::Closed(_)
             | Self::Copy
-            | Self::Stopping => RefusalCode::ShuttingDown,
+            | Self::Stopping => RefusalCode::MemberLeft,
         }
     }
 }

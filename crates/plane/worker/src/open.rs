@@ -343,7 +343,7 @@ async fn answered(
         OpenFailure::PublisherUnreachable,
         RefusalCode::PublisherUnreachable,
     );
-    let left = OpenEnd::Failed(OpenFailure::ConsumerLeft, RefusalCode::ShuttingDown);
+    let left = OpenEnd::Failed(OpenFailure::ConsumerLeft, RefusalCode::MemberLeft);
     let end = tokio::select! {
         answer = timeout(ANSWER_DEADLINE, from.read_frame()) => match answer {
             Ok(Ok(Some(Frame::Answer(Answer::Ok)))) => {

@@ -1,12 +1,12 @@
 //! Probes of a relay from outside.
 
 use super::{Bench, dialler, relay_id, soon};
-use crate::{Carrier, ProbeError, probe};
+use crate::{Carrier, CarrierEnd, ProbeError, probe};
 use fairlead_hop::{Frame, RelayControl};
-use fairlead_model::{Identity, ProcessBootId};
+use fairlead_model::{Identity, ProcessBootId, RefusalCode};
 
-/// Answers one control stream like a relay; pings above `echo_max` bytes are swallowed.
-async fn answer(carrier: Carrier, echo_max: usize) {
+/// Answers one control stream like a relay; pings above `echo_max` bytes are swallowed. How it ended.
+async fn answer(carrier: Carrier, echo_max: usize) -> CarrierEnd {
     let mut control = carrier.accept_leg().await.unwrap();
     let mut machine = RelayControl::new(relay_id(1), ProcessBootId::from_bytes([1; 16]), 100);
     while let Ok(Some(frame)) = control.recv.read_frame().await {
@@ -20,15 +20,23 @@ async fn answer(carrier: Carrier, echo_max: usize) {
             control.send.write_frame(&frame).await.unwrap();
         }
     }
+    carrier.closed().await
 }
 
 async fn probed(bench: &Bench, echo_max: usize) -> Result<crate::ProbeReport, ProbeError> {
     let prober = dialler(bench.authority.member(Identity::Relay(relay_id(2))));
     let relay = async {
         let carrier = bench.listener.accept().await.unwrap().finish().await.unwrap();
-        answer(carrier, echo_max).await;
+        answer(carrier, echo_max).await
     };
-    let (report, ()) = soon(async { tokio::join!(probe(&prober, &bench.address, relay_id(1)), relay) }).await;
+    let (report, end) =
+        soon(async { tokio::join!(probe(&prober, &bench.address, relay_id(1)), relay) }).await;
+    // The relay's log has these words for each probe: nobody shuts down.
+    assert_eq!(end, CarrierEnd::Peer(RefusalCode::MemberLeft.into()));
+    assert!(
+        end.to_string().ends_with("the member has ended its session"),
+        "{end}"
+    );
     report
 }
 
