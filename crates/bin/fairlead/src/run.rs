@@ -1,6 +1,6 @@
 //! Starts one daemon: checked settings, logging, signals, then the plane's own loop.
 
-use crate::cli::daemon::Run;
+use crate::cli::daemon::{Run, Worker as WorkerFlags};
 use crate::exit::{Exit, Failing, Failure};
 use crate::ports::{self, PortError, Protocol};
 use crate::settings::{Common, ControlSettings, NodeSettings, SupervisorSettings, WorkerSettings};
@@ -117,17 +117,7 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
             })?;
         }
         Run::Worker(flags) => {
-            let settings = WorkerSettings::check(flags)?;
-            settings.common.check_member("relay")?;
-            let config = fairlead_worker::WorkerConfig {
-                dir: settings.common.dir.clone(),
-                listen: settings.listen,
-                metrics: settings.common.metrics,
-                version: VERSION,
-            };
-            block_on(&settings.common, |cancel| async {
-                fairlead_worker::run(config, cancel).await.map_err(worker_error)
-            })?;
+            worker(flags).inspect_err(|failure| tell_supervisor(failure.as_error(), io::stdout().lock()))?;
         }
         Run::Node(flags) => {
             let settings = NodeSettings::check(flags)?;
@@ -147,7 +137,29 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A port that is taken is said with who has it: the supervisor's log holds it then.
+fn worker(flags: &WorkerFlags) -> Result<(), Failure> {
+    let settings = WorkerSettings::check(flags)?;
+    settings.common.check_member("relay")?;
+    let config = fairlead_worker::WorkerConfig {
+        dir: settings.common.dir.clone(),
+        listen: settings.listen,
+        metrics: settings.common.metrics,
+        version: VERSION,
+    };
+    block_on(&settings.common, |cancel| async {
+        fairlead_worker::run(config, cancel).await.map_err(worker_error)
+    })?;
+    Ok(())
+}
+
+/// A worker's standard output is its supervisor's: why it ends goes to the control plane from there. Its
+/// log has it too.
+fn tell_supervisor(error: &(dyn std::error::Error + 'static), mut output: impl io::Write) {
+    // A supervisor that is gone needs none.
+    let _ = writeln!(output, "{}", fairlead_telemetry::chain(error)).and_then(|()| output.flush());
+}
+
+/// A port that is taken is said with who has it, here and beyond this host.
 fn worker_error(error: WorkerError) -> RunError {
     match error {
         WorkerError::Bind(BindError::Bind { address, source }) => {
@@ -288,6 +300,20 @@ fn supervisor_config(settings: &SupervisorSettings) -> Result<SupervisorConfig, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Why a worker ends goes to its supervisor with the cause; a supervisor that is gone hears nothing,
+    /// and harms nothing.
+    #[test]
+    fn a_worker_says_why_it_ends() {
+        let taken = io::Error::from(io::ErrorKind::AddrInUse);
+        let error = RunError::Signals(taken);
+        let mut said = Vec::new();
+        tell_supervisor(&error, &mut said);
+        assert_eq!(said, b"signals cannot be watched: address in use\n");
+        let (gone, pipe) = io::pipe().unwrap();
+        drop(gone);
+        tell_supervisor(&error, pipe);
+    }
 
     /// A worker whose port is taken says who has it, and the exit is that of a conflict.
     #[test]

@@ -75,7 +75,7 @@ pub struct Facts {
 pub struct Worker {
     /// How it stands.
     pub state: WorkerState,
-    /// How the last one ended, in words; empty if none has.
+    /// How the last one ended, in words, with the reason that it gave; empty if none has.
     pub last_exit: String,
     /// Whether it holds a policy.
     pub holds_policy: bool,
@@ -133,7 +133,15 @@ fn unready(facts: &Facts) -> Option<String> {
         }
     };
     match worker.state {
-        WorkerState::Starting => return Some("its worker is starting".to_owned()),
+        WorkerState::Starting if worker.last_exit.is_empty() => {
+            return Some("its worker is starting".to_owned());
+        }
+        WorkerState::Starting => {
+            return Some(format!(
+                "its worker is starting; the last one {}",
+                worker.last_exit
+            ));
+        }
         WorkerState::BackingOff => return Some(ended("its worker ended")),
         WorkerState::CrashLoop => return Some(ended("its worker keeps ending")),
         WorkerState::Listening => {}

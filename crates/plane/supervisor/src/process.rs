@@ -3,13 +3,22 @@
 use crate::WorkerCommand;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// Most of a worker's reason that is kept: a sentence with an address, a path or a program in it. With
+/// how it ended it fits into what the control plane keeps of a report's text.
+const REASON_LEN_MAX: usize = 384;
+/// How long the rest of a reason is waited for once the process is gone: it is in the pipe by then.
+const REASON_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A running worker.
 #[derive(Debug)]
@@ -17,9 +26,11 @@ pub(crate) enum Process {
     /// Ours.
     Child {
         /// Its handle.
-        child: Child,
+        child: Box<Child>,
         /// Its id.
         pid: u32,
+        /// Why it ends, if it says so.
+        reason: Reason,
     },
     /// Started by an earlier supervisor.
     Adopted {
@@ -28,6 +39,39 @@ pub(crate) enum Process {
         /// Its id.
         pid: u32,
     },
+}
+
+/// What a worker says on its standard output: nothing while it runs, and why when it fails. A pipe, not a
+/// file: it also tells of a full disk, and is never an earlier run's.
+#[derive(Debug)]
+pub(crate) struct Reason {
+    pipe: Option<ChildStdout>,
+    text: Vec<u8>,
+}
+
+impl Reason {
+    /// Reads to the end of the pipe and keeps the beginning. Cancel safe.
+    async fn hear(&mut self) {
+        let mut piece = [0; REASON_LEN_MAX];
+        while let Some(pipe) = &mut self.pipe {
+            match pipe.read(&mut piece).await {
+                Ok(0) | Err(_) => self.pipe = None,
+                Ok(count) => {
+                    let room = REASON_LEN_MAX.saturating_sub(self.text.len());
+                    let heard = piece.get(..count.min(room)).unwrap_or_default();
+                    self.text.extend_from_slice(heard);
+                }
+            }
+        }
+    }
+
+    /// In one line.
+    fn line(&self) -> String {
+        let text = String::from_utf8_lossy(&self.text);
+        let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        words.join(" ")
+    }
 }
 
 impl Process {
@@ -40,14 +84,23 @@ impl Process {
             process.arg("--listen").arg(listen.to_string());
         }
         // The service manager waits for this process's word; the worker's would be refused and logged.
-        let child = process
+        let mut child = process
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
+            .stdout(Stdio::piped())
             .kill_on_drop(false)
             .process_group(0)
             .spawn()?;
         let pid = child.id().ok_or_else(|| io::Error::other("it ended at once"))?;
-        Ok(Self::Child { child, pid })
+        let reason = Reason {
+            pipe: child.stdout.take(),
+            text: Vec::new(),
+        };
+        Ok(Self::Child {
+            child: Box::new(child),
+            pid,
+            reason,
+        })
     }
 
     /// Takes over the running process `pid`.
@@ -67,13 +120,30 @@ impl Process {
         }
     }
 
-    /// Waits for the end; how it ended, in words. Cancel safe.
+    /// Waits for the end; how it ended, in words, with the reason that it gave. Cancel safe.
     pub(crate) async fn ended(&mut self) -> String {
         match self {
-            Self::Child { child, .. } => match child.wait().await {
-                Ok(status) => in_words(status),
-                Err(error) => format!("how is unknown: {error}"),
-            },
+            Self::Child { child, reason, .. } => {
+                // A full pipe would hold the worker up.
+                let hear = async {
+                    reason.hear().await;
+                    std::future::pending::<Infallible>().await
+                };
+                let status = tokio::select! {
+                    status = child.wait() => status,
+                    never = hear => match never {},
+                };
+                let words = match status {
+                    Ok(status) => in_words(status),
+                    Err(error) => format!("how is unknown: {error}"),
+                };
+                // Without its end, what has come so far counts.
+                let _ = tokio::time::timeout(REASON_WAIT_MAX, reason.hear()).await;
+                match reason.line() {
+                    line if line.is_empty() => words,
+                    line => format!("{words}: {line}"),
+                }
+            }
             Self::Adopted { fd, .. } => match fd.readable().await {
                 Ok(_) => "how is unknown, since an earlier supervisor had started it".to_owned(),
                 Err(error) => format!("lost from sight: {error}"),
@@ -135,6 +205,27 @@ mod tests {
         assert_eq!(process.ended().await, "killed by signal 15");
     }
 
+    /// Why a worker does not start is known beyond its host: what it says at its end goes up with how it
+    /// ended, in one bounded line, and none that says much is held up by it.
+    #[tokio::test]
+    async fn a_reason_is_told_with_the_end() {
+        let script = "printf '10.0.0.1:9443/udp is taken\n  by nginx (pid 5)\n'; exit 4";
+        let mut process = Process::start(&shell(script), None).unwrap();
+        let told = "exited with code 4: 10.0.0.1:9443/udp is taken by nginx (pid 5)";
+        assert_eq!(process.ended().await, told);
+        // More than a pipe takes in.
+        let script = "head -c 300000 /dev/zero | tr '\\0' x; exit 1";
+        let mut process = Process::start(&shell(script), None).unwrap();
+        let told = process.ended().await;
+        assert_eq!(
+            told,
+            format!("exited with code 1: {}", "x".repeat(REASON_LEN_MAX))
+        );
+        // Its end does not wait for another one that holds the pipe.
+        let mut process = Process::start(&shell("sleep 3 2>/dev/null & echo why; exit 1"), None).unwrap();
+        assert_eq!(process.ended().await, "exited with code 1: why");
+    }
+
     #[tokio::test]
     async fn the_listen_address_is_the_last_argument() {
         let script = "[ \"$1 $2\" = '--listen 127.0.0.1:9443' ]";
@@ -167,7 +258,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_adopted_process_is_seen_to_end() {
-        let Process::Child { mut child, pid } = Process::start(&shell("exec sleep 60"), None).unwrap() else {
+        let Process::Child { mut child, pid, .. } = Process::start(&shell("exec sleep 60"), None).unwrap()
+        else {
             panic!("not a child")
         };
         let mut adopted = Process::adopt(pid).unwrap();

@@ -65,7 +65,7 @@ pub(crate) struct Observed {
     pub(crate) pid: Option<u32>,
     /// Starts after the first, since the supervisor started.
     pub(crate) restarts: u32,
-    /// How the last one ended, in words.
+    /// How the last one ended, in words, with the reason that it gave.
     pub(crate) last_exit: String,
     /// Why the last policy or lease was refused; empty if it was not.
     pub(crate) refused: String,

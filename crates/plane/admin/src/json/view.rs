@@ -99,7 +99,7 @@ pub struct Worker {
     pub pid: u32,
     /// How often it was started again since the supervisor started.
     pub restarts: u32,
-    /// How the last one ended, in words.
+    /// How the last one ended, in words, with the reason that it gave.
     pub last_exit: String,
     /// Tunnels that are open.
     pub live_tunnels: u64,

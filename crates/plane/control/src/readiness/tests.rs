@@ -97,6 +97,14 @@ fn standing_names_what_is_missing() {
             "starting",
         ),
         (
+            worker(|w| {
+                w.state = WorkerState::Starting;
+                w.last_exit = "exited with code 4: it is taken".to_owned();
+            }),
+            RelayState::NotReady,
+            "starting; the last one exited with code 4: it is taken",
+        ),
+        (
             worker(|w| w.state = WorkerState::BackingOff),
             RelayState::NotReady,
             "worker ended",
