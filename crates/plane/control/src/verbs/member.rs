@@ -25,12 +25,9 @@ impl Control {
         let address = HostPort::parse(&input.address, Some(RELAY_PORT))
             .map_err(|e| faults.add("address", e))
             .ok();
-        if let Some(Host::Ip(ip)) = address.as_ref().map(HostPort::host)
-            && ip.is_unspecified()
-        {
-            // It is where a relay may listen, not where anybody reaches it.
-            let message = format!("`{ip}` is no host's address: give the one at which nodes reach the relay");
-            faults.add("address", message);
+        let host = address.as_ref().map(HostPort::host);
+        if let Some(fault) = host.and_then(|host| unreachable(host, self.is_lab())) {
+            faults.add("address", fault);
         }
         // Without labels of its own a relay fails alone: its name is its host's label.
         let labels = input
@@ -270,4 +267,33 @@ fn refuse_connected(role: MemberRole, name: &Name, enrolled: &EnrolledRecord) ->
              connected; to begin anew, remove it with `fairlead {role} rm {name}` and add it again"
         ),
     ))
+}
+
+/// Why nodes cannot reach a relay at `host`, if that is known before anybody tries.
+fn unreachable(host: &Host, lab: bool) -> Option<String> {
+    let (shown, is_unspecified, is_loopback) = match host {
+        Host::Ip(ip) => (
+            ip.to_string(),
+            ip.is_unspecified(),
+            ip.to_canonical().is_loopback(),
+        ),
+        // These names are every host's own (RFC 6761 section 6.3).
+        Host::Dns(name) => (
+            name.clone(),
+            false,
+            name == "localhost" || name.ends_with(".localhost"),
+        ),
+    };
+    if is_unspecified {
+        // It is where a relay may listen, not where anybody reaches it.
+        return Some(format!(
+            "`{shown}` is no host's address: give the one at which nodes reach the relay"
+        ));
+    }
+    (is_loopback && !lab).then(|| {
+        format!(
+            "`{shown}` is reached from its own host only: give the address at which nodes reach the relay. For a pool \
+             on one host, `fairlead up` starts one, or run the control plane with `--lab`"
+        )
+    })
 }

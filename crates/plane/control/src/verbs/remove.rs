@@ -4,7 +4,7 @@ use super::{actor, missing};
 use crate::api::{ApiError, NodeView, Principal, RelayState, RelayView};
 use crate::audit::AuditNote;
 use crate::control::Control;
-use crate::enrol::CLOCK_SKEW_MAX;
+use crate::enrol::{CLOCK_SKEW_MAX, about};
 use crate::ledger::Change;
 use crate::record::{MemberKey, RelayRecord, key, time_text};
 use crate::state::State;
@@ -129,12 +129,14 @@ impl Control {
         }
         let after = removable_after(state, record, viewer.seen_last(record));
         if self.0.clock.wall() < after {
-            let after = time_text(after);
+            let (left, after) = (about(after.since(self.0.clock.wall())), time_text(after));
             return Err(ApiError::new(
                 ApiCode::RelayOfflineRemovalUnsafe,
                 format!(
-                    "relay {name} is offline, but its worker may serve until its lease has ended; remove it after \
-                     {after}"
+                    "relay {name} is offline, but a worker that is started from its disk may serve until its lease \
+                     has ended; remove it after {after}, in {left}. Nothing forces it: links are placed on other \
+                     relays meanwhile, and a new relay takes its place under another name (see Removing a relay in \
+                     the guide)"
                 ),
             )
             .with_detail("removableAfter", after));

@@ -80,8 +80,6 @@ async fn a_lost_reply_is_given_again() {
     plane.stop().await;
 }
 
-/// R-ENR-01, R-ENR-02, R-POL-05: each refusal has its own code and says what is wrong; the token
-/// stays usable.
 /// Where a relay may listen is not where nodes reach it: 0.0.0.0 is refused as its address.
 #[tokio::test]
 async fn an_address_of_no_host_is_refused() {
@@ -101,6 +99,53 @@ async fn an_address_of_no_host_is_refused() {
     plane.stop().await;
 }
 
+/// R-ENR-01: an address that only the relay's own host reaches is refused by its field, except in a lab,
+/// whose pool is on one host.
+#[tokio::test]
+async fn a_loopback_address_is_taken_in_a_lab_only() {
+    let input = |address: &str| AddRelay {
+        name: "one".to_owned(),
+        address: address.to_owned(),
+        ..AddRelay::default()
+    };
+    let addresses = [
+        "127.0.0.1",
+        "127.8.9.10:9443",
+        "[::1]:9443",
+        "[::ffff:127.0.0.1]:9443",
+        "localhost",
+        "a.LocalHost:1",
+    ];
+    for lab in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let plane = Plane::start_with(dir.path(), lab, Arc::default()).await;
+        for address in addresses {
+            let added = plane.control.add_relay(&plane.admin, input(address)).await;
+            if lab {
+                added.unwrap();
+                plane.control.remove_relay(&plane.admin, "one").await.unwrap();
+                continue;
+            }
+            let refused = added.unwrap_err();
+            assert_eq!(refused.code, ApiCode::InvalidRequest);
+            let fault = refused.faults.first().unwrap();
+            assert_eq!(fault.field, "address", "{refused}");
+            for words in ["own host only", "`--lab`"] {
+                assert!(fault.message.contains(words), "{}", fault.message);
+            }
+        }
+        // Nothing was added, and an address of the network is taken.
+        plane
+            .control
+            .add_relay(&plane.admin, input("192.0.2.1"))
+            .await
+            .unwrap();
+        plane.stop().await;
+    }
+}
+
+/// R-ENR-01, R-ENR-02, R-POL-05: each refusal has its own code and says what is wrong; the token
+/// stays usable.
 #[tokio::test]
 async fn refusals_have_their_codes() {
     let dir = tempfile::tempdir().unwrap();

@@ -148,7 +148,7 @@ impl Plane {
         let n: u32 = name.bytes().map(u32::from).sum();
         let input = AddRelay {
             name: name.to_owned(),
-            address: format!("127.0.1.{}:9443", n % 250),
+            address: format!("192.0.2.{}:9443", n % 250),
             ..AddRelay::default()
         };
         self.control.add_relay(&self.admin, input).await.unwrap().token

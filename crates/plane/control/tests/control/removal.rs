@@ -46,9 +46,14 @@ async fn a_node_is_removed_when_no_link_uses_it() {
     assert!(refused.message.contains("links db, web"), "{refused}");
     assert_eq!(plane.control.nodes().await.len(), 2, "nothing was removed");
 
-    for link in ["db", "web"] {
-        plane.control.remove_link(&plane.admin, link).await.unwrap();
-    }
+    assert!(refused.message.contains("remove them first"), "{refused}");
+    plane.control.remove_link(&plane.admin, "db").await.unwrap();
+    let remove = plane.control.remove_node(&plane.admin, "alpha");
+    let refused = remove.await.unwrap_err();
+    // One is not spoken of as several.
+    let told = "in use by link web; remove it first";
+    assert!(refused.message.contains(told), "{refused}");
+    plane.control.remove_link(&plane.admin, "web").await.unwrap();
     let removed = plane.control.remove_node(&plane.admin, "alpha").await.unwrap();
     assert_eq!(removed.id, alpha.node_id());
     node.until("its session has ended", |v| v.ended.is_some()).await;
@@ -230,6 +235,10 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     let refused = remove("one").await.unwrap_err();
     let after = &refused.details["removableAfter"];
     assert!(refused.message.contains(after.as_str()), "{refused}");
+    // How long that is, and what to do until then.
+    for words in [", in 7", "Nothing forces it", "another name", "Removing a relay"] {
+        assert!(refused.message.contains(words), "{words}: {refused}");
+    }
     let after: jiff::Timestamp = after.parse().unwrap();
     let wait = after.as_millisecond() - plane.clock_wall().0;
     let hour = 3_600_000;
@@ -273,6 +282,9 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
         (refused.code, refused.details["links"].as_str()),
         (ApiCode::InUse, "db")
     );
+    let told = "carries link db, which no other relay carries that is ready; start another relay and wait until it \
+                has moved, or remove it";
+    assert!(refused.message.ends_with(told), "{refused}");
     plane.control.remove_link(&plane.admin, "db").await.unwrap();
     plane
         .until("nothing is placed on it", async |_| remove("two").await.is_ok())
