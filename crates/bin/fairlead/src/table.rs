@@ -332,6 +332,13 @@ mod tests {
         assert_eq!(state("ready", false), "ready");
     }
 
+    #[test]
+    fn one_thing_is_not_spoken_of_as_several() {
+        let told: Vec<String> = [0u64, 1, 2].map(|n| counted(n, "hop session")).into();
+        assert_eq!(told, ["0 hop sessions", "1 hop session", "2 hop sessions"]);
+        assert_eq!(counted(1usize, "check"), "1 check");
+    }
+
     /// What a member reports cannot steer the terminal.
     #[test]
     fn control_characters_are_shown_not_obeyed() {

@@ -64,14 +64,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         && nodes.is_empty()
         && links.is_empty()
     {
-        let relays = pool.relays.iter().map(|r| r.name.clone());
-        let nodes = pool.nodes.iter().map(|n| n.name.clone());
-        let names: Vec<String> = relays
-            .chain(nodes)
-            .chain(pool.links.iter().map(|l| l.name.clone()))
-            .collect();
-        let error = format!("there is no relay, node or link `{name}`");
-        return Err(Unknown(said(&error, name, &names, false)).into());
+        return Err(unknown(name, &pool).into());
     }
     control(&mut report, &pool.status);
     let mut subject = report.on("warnings");
@@ -99,6 +92,15 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     }
     tunnels(&mut report, &client, flags, &paths, &relays).await;
     Ok(report)
+}
+
+fn unknown(name: &str, pool: &Pool) -> Unknown {
+    let relays = pool.relays.iter().map(|r| r.name.clone());
+    let nodes = pool.nodes.iter().map(|n| n.name.clone());
+    let links = pool.links.iter().map(|l| l.name.clone());
+    let names: Vec<String> = relays.chain(nodes).chain(links).collect();
+    let error = format!("there is no relay, node or link `{name}`");
+    Unknown(said(&error, name, &names, false))
 }
 
 async fn read(client: &RestClient) -> Result<Pool, RestError> {
@@ -179,7 +181,8 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
             } else if w.last_exit.is_empty() {
                 subject.ok("worker", found);
             } else {
-                let found = format!("{found}; {} restarts, last exit: {}", w.restarts, w.last_exit);
+                let restarts = table::counted(w.restarts, "restart");
+                let found = format!("{found}; {restarts}, last exit: {}", w.last_exit);
                 subject.warning("worker", found, "its log on the relay's host says why it ended");
             }
         }
@@ -610,3 +613,6 @@ fn hours(left: Duration) -> String {
 fn ms(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,15 +119,25 @@ impl Report {
                 ));
             }
         }
+        table::line(&format!("\n{}", self.summary()));
+    }
+
+    fn summary(&self) -> String {
         let count = |outcome| self.checks.iter().filter(|c| c.outcome == outcome).count();
-        table::line(&format!(
-            "\n{}: {} ok, {}, {} failed, {} not measured",
+        format!(
+            "{}: {} ok, {}, {} failed, {} not measured",
             table::counted(self.checks.len(), "check"),
             count(Outcome::Ok),
             table::counted(count(Outcome::Warning), "warning"),
             count(Outcome::Failed),
             count(Outcome::NotMeasured),
-        ));
+        )
+    }
+
+    /// What was checked so far.
+    #[cfg(test)]
+    pub(super) fn checks(&self) -> &[Check] {
+        &self.checks
     }
 }
 
@@ -168,11 +178,17 @@ mod tests {
         let mut report = Report::default();
         assert_eq!(report.exit(), Exit::Done);
         report.on("a").warning("x", "w", "look");
+        let one = "1 check: 0 ok, 1 warning, 0 failed, 0 not measured";
+        assert_eq!(report.summary(), one);
         assert_eq!((report.result(), report.exit()), (Outcome::Warning, Exit::Done));
         report.on("a").unmeasured("x", "n", "");
         assert_eq!(report.exit(), Exit::Partial);
         report.on("b").failed("x", "f", "mend it");
         report.on("b").ok("y", "fine");
         assert_eq!(report.exit(), Exit::Failed);
+        let all = "4 checks: 1 ok, 1 warning, 1 failed, 1 not measured";
+        assert_eq!(report.summary(), all);
+        report.on("b").warning("z", "w", "look");
+        assert!(report.summary().contains("2 warnings"), "{}", report.summary());
     }
 }

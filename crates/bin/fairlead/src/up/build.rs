@@ -25,6 +25,7 @@ pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const REFUSALS_MAX: u32 = 5;
 
 /// Why the control plane does not serve this run yet.
+#[derive(Debug, PartialEq, Eq)]
 enum NotYet {
     /// It does not take the admin token.
     Refused,
@@ -99,14 +100,7 @@ impl Builder<'_> {
 
     async fn try_control(&self, folder: &ControlFolder) -> Result<RestClient, NotYet> {
         let (ca, token) = (folder.ca_path(), folder.admin_token_path());
-        for file in [&ca, &token] {
-            if !file.exists() {
-                return Err(match self.layout.is_settled() && *file == token {
-                    true => NotYet::TokenGone,
-                    false => NotYet::Because(format!("it has not made {} yet", file.display())),
-                });
-            }
-        }
+        files(folder, self.layout.is_settled())?;
         let client = profile::client_of(self.addresses.control.into(), &ca, &token)
             .map_err(|e| NotYet::Because(UpError::client(&e).to_string()))?;
         match client.get::<json::Status>("/v1/status").await {
@@ -229,4 +223,44 @@ fn is_same(link: &json::Link, wish: &LinkPlan) -> bool {
         && link.class == wish.class.as_str()
         && link.from.name == CONSUMER
         && link.to.name == PUBLISHER
+}
+
+/// Looks for the files that the control plane makes at its first start. `settled`: the pool has been ready.
+fn files(folder: &ControlFolder, settled: bool) -> Result<(), NotYet> {
+    let token = folder.admin_token_path();
+    for file in [&folder.ca_path(), &token] {
+        if !file.exists() {
+            return Err(match settled && *file == token {
+                true => NotYet::TokenGone,
+                false => NotYet::Because(format!("it has not made {} yet", file.display())),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The admin token is made once: one that is gone later is not waited for.
+    #[test]
+    fn a_token_that_is_gone_is_told_from_one_that_is_to_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = ControlFolder::new(dir.path());
+        let not_yet = |settled| match files(&folder, settled).unwrap_err() {
+            NotYet::Because(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(not_yet(false).contains("ca.pem") && not_yet(true).contains("ca.pem"));
+        std::fs::write(folder.ca_path(), "").unwrap();
+        assert!(not_yet(false).contains("admin.token"));
+        assert_eq!(files(&folder, true), Err(NotYet::TokenGone));
+        let told = UpError::TokenGone(folder.admin_token_path()).to_string();
+        for words in ["admin.token is missing", "admin:system", "begin anew"] {
+            assert!(told.contains(words), "{told}");
+        }
+        std::fs::write(folder.admin_token_path(), "").unwrap();
+        assert_eq!(files(&folder, true), Ok(()));
+    }
 }

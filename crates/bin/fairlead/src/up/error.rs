@@ -153,6 +153,26 @@ mod tests {
     use super::*;
     use fairlead_host::FolderLock;
 
+    /// Of several `--link`s, the one that was refused is named, with the reason and its exit.
+    #[test]
+    fn a_link_that_cannot_be_added_is_named() {
+        let body = serde_json::json!({"error": {
+            "code": "LISTEN_TAKEN", "message": "`127.0.0.1:5` is link web's", "faults": [], "details": {},
+        }});
+        let error = UpError::Link {
+            name: "db".to_owned(),
+            source: RestError::Api {
+                code: fairlead_model::ApiCode::ListenTaken,
+                error: Box::new(serde_json::from_value(body).unwrap()),
+            },
+        };
+        assert_eq!(
+            fairlead_telemetry::chain(&error),
+            "link db cannot be added: `127.0.0.1:5` is link web's (LISTEN_TAKEN)"
+        );
+        assert_eq!(error.exit(), Exit::Conflict);
+    }
+
     /// A lock file that cannot be written, as on a full disk, is no other pool.
     #[test]
     fn a_folder_that_cannot_be_locked_is_told_from_one_in_use() {

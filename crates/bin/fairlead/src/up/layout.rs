@@ -222,6 +222,8 @@ fn choose(ports: Ports, ip: IpAddr, fixed: u16, protocols: &[Protocol]) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::up::plan::LinkPlan;
+    use fairlead_model::{ListenAddress, ServiceClass};
     use fairlead_store::Backend;
     use fairlead_telemetry::LogFormat;
 
@@ -261,6 +263,38 @@ mod tests {
         let text = addresses.check_free(&plan).unwrap_err().to_string();
         assert_eq!(text.matches("is taken by").count(), 2, "{text}");
         assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
+    }
+
+    /// Who meets a taken port at first is told how to have others, and keeps none that is taken; who has
+    /// asked for free ones, or has this address already, is not.
+    #[test]
+    fn taken_ports_of_a_new_pool_come_with_the_hint() {
+        let hint = "with `--ports auto`, free ports are chosen for what is new";
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        let held = std::net::TcpListener::bind((loopback(1), 0)).unwrap();
+        let address = held.local_addr().unwrap();
+        let link = LinkPlan {
+            name: "db".parse().unwrap(),
+            listen: ListenAddress(address),
+            target: "127.0.0.1:5432".parse().unwrap(),
+            class: ServiceClass::Standard,
+        };
+        let fixed = Plan {
+            ports: Ports::Fixed,
+            links: vec![link],
+            ..plan(dir.path(), 0)
+        };
+        let told = Addresses::load_or_choose(&layout, &fixed).unwrap_err();
+        assert!(matches!(told, UpError::NewPorts(_)), "{told:?}");
+        let told = told.to_string();
+        let taken = format!("{address}/tcp is taken by");
+        assert!(told.contains(&taken) && told.ends_with(hint), "{told}");
+        assert!(!layout.addresses().exists(), "what is taken is not kept");
+        let auto = plan(dir.path(), 0);
+        let addresses = Addresses::load_or_choose(&layout, &auto).unwrap();
+        let told = addresses.check_free(&fixed).unwrap_err().to_string();
+        assert!(told.contains(&taken) && !told.contains(hint), "{told}");
     }
 
     #[test]

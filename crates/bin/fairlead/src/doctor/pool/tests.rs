@@ -1,0 +1,167 @@
+//! What the checks say of members and links that stand in some way.
+
+use super::*;
+use crate::doctor::report::{Check, Outcome};
+use serde_json::{Value, json};
+
+fn reference(name: &str) -> Value {
+    json!({"id": name, "name": name})
+}
+
+fn policy_json() -> Value {
+    json!({"wanted": null, "applied": null, "refused": "", "lease_not_after": null})
+}
+
+fn relay(change: impl FnOnce(&mut json::Relay)) -> json::Relay {
+    let mut relay = serde_json::from_value(json!({
+        "id": "r", "name": "relay-1", "state": "ready", "state_reason": "", "address": "192.0.2.1:9443",
+        "failure_domain": "h", "local": false, "capacity": true, "created_at": "", "enrolled_at": null, "last_seen": null,
+        "version": "", "policy": policy_json(), "endpoints": 0, "certificate_not_after": null,
+        "worker": {
+            "state": "listening", "version": "", "pid": 7, "restarts": 1, "last_exit": "", "live_tunnels": 1,
+            "hop_sessions": 2, "memory_bytes": 5 << 20, "open_descriptors": 0, "bytes_relayed": 0, "metrics": "",
+        },
+    }))
+    .unwrap();
+    change(&mut relay);
+    relay
+}
+
+fn node(change: impl FnOnce(&mut json::Node)) -> json::Node {
+    let mut node = serde_json::from_value(json!({
+        "id": "n", "name": "alpha", "state": "ready", "state_reason": "", "created_at": "", "enrolled_at": null,
+        "last_seen": null, "version": "", "policy": policy_json(), "live_streams": 0, "memory_bytes": 0,
+        "metrics": "", "certificate_not_after": null,
+        "relays": [{"relay": reference("relay-1"), "connected": true, "rtt_us": null, "error": "",
+                    "registered": ["e"]}],
+    }))
+    .unwrap();
+    change(&mut node);
+    node
+}
+
+fn link(listen_error: &str, waits: &[&str]) -> json::Link {
+    serde_json::from_value(json!({
+        "id": "l", "name": "db", "from": reference("alpha"), "to": reference("beta"), "target": "127.0.0.1:5",
+        "listen": "127.0.0.1:4", "class": "standard", "endpoint": "", "generation": 1, "route": "",
+        "created_at": "", "relays": [], "placement_reason": "", "state": "pending", "waiting_for": waits,
+        "listen_error": listen_error,
+    }))
+    .unwrap()
+}
+
+/// The checks that `look` makes.
+fn checks(look: impl FnOnce(&mut Subject<'_>)) -> Vec<Check> {
+    let mut report = Report::default();
+    look(&mut report.on("it"));
+    report.checks().to_vec()
+}
+
+/// The check of this name.
+fn one<'a>(checks: &'a [Check], name: &str) -> &'a Check {
+    checks.iter().find(|c| c.check == name).unwrap()
+}
+
+/// R-UI-04: a name that nothing has is answered with the one that was likely meant, whatever kind it is of,
+/// else with all that there are.
+#[test]
+fn an_unknown_name_is_answered_with_candidates_of_every_kind() {
+    let pool = Pool {
+        status: serde_json::from_value(json!({
+            "version": "", "trust_domain": "", "ca_pin": "", "advertised": "", "lab": false, "uptime": "",
+            "leader_term": 1, "policy_epoch": 1, "policy_revision": 1, "relays_ready": 1, "relays": 1,
+            "nodes_ready": 1, "nodes": 1, "links_ready": 0, "links": 1, "audit_seq": 1,
+        }))
+        .unwrap(),
+        warnings: Vec::new(),
+        relays: vec![relay(|_| {})],
+        nodes: vec![node(|_| {})],
+        links: vec![link("", &[])],
+    };
+    let told = |name: &str| unknown(name, &pool).to_string();
+    let none = |name: &str| format!("there is no relay, node or link `{name}`");
+    for (typed, meant) in [("realy-1", "relay-1"), ("alhpa", "alpha"), ("dbb", "db")] {
+        assert_eq!(told(typed), format!("{}; did you mean `{meant}`?", none(typed)));
+    }
+    let all = "; there are: relay-1, alpha, db";
+    assert_eq!(told("tokyo"), format!("{}{all}", none("tokyo")));
+    assert_eq!(unknown("tokyo", &pool).exit(), Exit::Usage);
+}
+
+/// Counts are said as people say them.
+#[test]
+fn one_thing_is_not_spoken_of_as_several() {
+    let found = checks(|s| member_relay(s, &relay(|_| {})));
+    let worker = "listening, pid 7, 1 tunnel, 2 hop sessions, 5 MiB";
+    assert_eq!(one(&found, "worker").found, worker);
+    let restarted = relay(|r| {
+        if let Some(worker) = &mut r.worker {
+            worker.last_exit = "killed by signal 9".to_owned();
+        }
+    });
+    let found = checks(|s| member_relay(s, &restarted));
+    let ended = format!("{worker}; 1 restart, last exit: killed by signal 9");
+    assert_eq!(one(&found, "worker").found, ended);
+    let found = checks(|s| member_node(s, &node(|_| {}), true));
+    assert_eq!(
+        one(&found, "relay").found,
+        "relay-1: connected, 1 endpoint registered"
+    );
+}
+
+/// Advice names a command that can be run as it stands, and no placeholder.
+#[test]
+fn what_to_do_on_a_members_host_can_be_typed() {
+    let offline = |reason: &str| reason.to_owned();
+    let relay = relay(|r| {
+        r.state = offline("offline");
+        r.policy.refused = "it cannot be written".to_owned();
+    });
+    let node = node(|n| {
+        n.state = offline("offline");
+        n.policy.refused = "it cannot be kept".to_owned();
+    });
+    for (kind, found) in [
+        ("relay", checks(|s| member_relay(s, &relay))),
+        ("node", checks(|s| member_node(s, &node, true))),
+    ] {
+        for check in ["state", "policy"] {
+            let advice = &one(&found, check).advice;
+            let command = format!("`fairlead doctor --dir /var/lib/fairlead/{kind}`");
+            assert!(advice.contains(&command) && !advice.contains("DIR"), "{advice}");
+        }
+    }
+    // What an offline relay said last is as old as that.
+    let found = checks(|s| member_relay(s, &relay));
+    let worker = one(&found, "worker");
+    assert_eq!(worker.outcome, Outcome::NotMeasured);
+    assert!(worker.found.starts_with("when last heard: "), "{worker:?}");
+}
+
+/// R-POL-04: a member that holds something newer is not told to look at its disk.
+#[test]
+fn a_restored_store_is_named_where_a_policy_is_refused_as_older() {
+    let older = relay(|r| r.policy.refused = "its revision 10 is below 11".to_owned());
+    let found = checks(|s| member_relay(s, &older));
+    let advice = &one(&found, "policy").advice;
+    assert!(
+        advice.contains("restored from a copy") && !advice.contains("disk"),
+        "{advice}"
+    );
+}
+
+/// A taken listen address is to be freed; what else a link waits for comes by itself.
+#[test]
+fn a_taken_listen_address_has_its_own_advice() {
+    let taken = "Address already in use (os error 98)";
+    let waits = [
+        "alpha cannot listen: Address already in use (os error 98)",
+        "a grant",
+    ];
+    let found = checks(|s| member_link(s, &link(taken, &waits)));
+    let advice: Vec<&str> = found.iter().map(|c| c.advice.as_str()).collect();
+    assert!(
+        advice[0].contains("free that address") && advice[1].contains("ready by itself"),
+        "{advice:?}"
+    );
+}
