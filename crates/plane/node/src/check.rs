@@ -12,7 +12,7 @@ use crate::association::{Associations, StreamKind};
 use crate::consumer::Consumer;
 use crate::driver::{Driver, Further, Mover, Near, Outcome};
 use crate::metrics::NodeMetrics;
-use crate::open::Opening;
+use crate::open::{Opening, Unanswered};
 use crate::paths::Paths;
 use crate::relays::Relays;
 use crate::session::{self, SessionContext, SessionEnd};
@@ -305,6 +305,7 @@ impl PathChecker {
             stream_config: shared.stream_config,
             headroom: shared.headroom.clone(),
             turn: AtomicUsize::new(0),
+            unanswered: Unanswered::default(),
             kind,
             listeners: shared.listeners.clone(),
         });

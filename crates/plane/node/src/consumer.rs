@@ -5,7 +5,7 @@ use crate::driver::{Driver, Further, LegIo, Mover, Near, Outcome};
 use crate::listen::{Admission, ListenerTable};
 use crate::live::{LiveGuard, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
-use crate::open::{HOLD, OpenFailure, Opening};
+use crate::open::{HOLD, OpenFailure, Opening, Unanswered};
 use crate::paths::Paths;
 use crate::relays::Relays;
 use crate::socket::EndSocket;
@@ -42,6 +42,8 @@ pub(crate) struct Consumer {
     pub(crate) headroom: Headroom,
     /// Spreads streams over the relays of a route.
     pub(crate) turn: AtomicUsize,
+    /// Relays that are asked behind the others.
+    pub(crate) unanswered: Unanswered,
     /// What its streams are for.
     pub(crate) kind: StreamKind,
     /// Is told of connections that were turned away.

@@ -22,6 +22,7 @@ mod config;
 mod consumer;
 mod control;
 mod driver;
+mod failed;
 mod grants;
 mod identity;
 mod listen;

@@ -34,6 +34,13 @@ use watch::{PathWatch, Verdict};
 const TICK: Duration = Duration::from_millis(50);
 /// Legs that carry a ping of their path: one alone could be stuck for a reason of its own.
 const PINGS_AT_ONCE: usize = 3;
+/// Each leg is asked this often whether it carries, whatever the path shows: a relay may stall one leg of
+/// many, and an end that only reads has nothing on its way whose acknowledgement it would miss. Two rounds,
+/// and what follows, are well within a stream's hold (60 s), in which the writer waits; 10,000 legs that are
+/// idle send 500 PINGs a second.
+const ASK_EACH_WITHIN: Duration = Duration::from_secs(20);
+/// Longest time between two legs of one path that are asked.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Moves on suspicion per second: a tenth of the daemon's streams, and never fewer than this; so few
 /// are no storm for any relay.
 const SUSPICIONS_PER_SECOND_MIN: f64 = 16.0;
@@ -56,6 +63,8 @@ const MOVES_AT_ONCE: usize = 768;
 pub(crate) enum Told {
     /// Send a PING on the leg.
     Ping,
+    /// Send one if nothing was heard on the leg since the last time.
+    Ask,
     /// The path may be dead: attach another leg beside this one.
     Suspect,
     /// Three pings are unanswered: attach another leg.
@@ -65,7 +74,7 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    const ALL: [Self; 4] = [Self::Ping, Self::Suspect, Self::Silent, Self::Leave];
+    const ALL: [Self; 5] = [Self::Ping, Self::Ask, Self::Suspect, Self::Silent, Self::Leave];
 
     const fn bit(self) -> u8 {
         match self {
@@ -73,6 +82,7 @@ impl Told {
             Self::Suspect => 2,
             Self::Silent => 4,
             Self::Leave => 8,
+            Self::Ask => 16,
         }
     }
 }
@@ -120,6 +130,9 @@ struct Entry {
     legs: BTreeMap<u64, LegEntry>,
     /// The leg that was pinged last; the next ones follow it.
     pinged: u64,
+    /// The leg that was asked last, and when the next one is.
+    asked: u64,
+    ask_at: MonoTime,
 }
 
 /// Where the routes in use could go at this moment.
@@ -210,7 +223,10 @@ impl Paths {
         let number = inner.next;
         inner.next += 1;
         inner.legs += 1;
-        let entry = inner.paths.entry(path).or_default();
+        let entry = inner.paths.entry(path).or_insert_with(|| Entry {
+            ask_at: now.plus(ASK_EVERY),
+            ..Entry::default()
+        });
         entry.pulse.heard.fetch_max(now.0, Ordering::Relaxed);
         let leg = LegEntry {
             route,
@@ -379,6 +395,7 @@ impl Inner {
             if look.ping {
                 entry.ping();
             }
+            entry.ask(now);
             match look.verdict {
                 Verdict::Alive => {}
                 Verdict::Suspect => {
@@ -417,6 +434,10 @@ impl Inner {
     }
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A number below `count`, by chance.
 fn draw(count: usize) -> usize {
     usize::from_le_bytes(rng::bytes()).checked_rem(count).unwrap_or(0)
@@ -433,6 +454,30 @@ impl Entry {
             last = *number;
         }
         self.pinged = last;
+    }
+
+    /// Asks the legs whose turn it is.
+    fn ask(&mut self, now: MonoTime) {
+        let count = u32::try_from(self.legs.len()).unwrap_or(u32::MAX).max(1);
+        let every = (ASK_EACH_WITHIN / count).min(ASK_EVERY);
+        // What was missed in a pause is not made up for.
+        let mut at = if now.since(self.ask_at) > ASK_EVERY {
+            now
+        } else {
+            self.ask_at
+        };
+        let mut last = self.asked;
+        let behind = self.legs.range(last.saturating_add(1)..);
+        for (number, leg) in behind.chain(self.legs.range(..=last)) {
+            if at > now {
+                break;
+            }
+            leg.signal.tell(Told::Ask);
+            last = *number;
+            at = at.plus(every);
+        }
+        self.asked = last;
+        self.ask_at = at;
     }
 
     /// Legs to which `what` is news.
@@ -494,8 +539,7 @@ impl PathPlace {
     pub(crate) fn heard(&self, now: MonoTime, rtt: Option<Duration>) {
         self.pulse.heard.store(now.0, Ordering::Relaxed);
         if let Some(rtt) = rtt {
-            let ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
-            self.pulse.rtt_ns.store(ns, Ordering::Relaxed);
+            self.pulse.rtt_ns.store(nanos(rtt), Ordering::Relaxed);
         }
     }
 

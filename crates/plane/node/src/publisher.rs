@@ -7,6 +7,7 @@
 use crate::accepted::{AcceptedAssociation, AcceptedAssociations};
 use crate::association::StreamKind;
 use crate::driver::{AttachClaim, Driver, Further, Gate, LegIo, Near, Outcome, Via};
+use crate::failed::FailedTargets;
 use crate::grants::VerifiedGrants;
 use crate::live::{EndReason, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
@@ -66,6 +67,7 @@ pub(crate) struct Publisher {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
     pub(crate) resumable: Resumable,
+    pub(crate) failed: FailedTargets,
     pub(crate) stream_config: Config,
     /// Where bytes of checks are sent back.
     pub(crate) tasks: TaskTracker,
@@ -175,12 +177,7 @@ impl Publisher {
                 .await;
             return None;
         }
-        let name = StreamName {
-            consumer: incoming.consumer,
-            association: incoming.association,
-            number: incoming.stream,
-            route,
-        };
+        let name = named(&incoming);
         if let Some(live) = self.resumable.find(name) {
             further(live, leg, relay, incoming.epoch, pending).await;
             return None;
@@ -332,12 +329,17 @@ impl Publisher {
                 tracing::info!(%tunnel, %route, consumer = %association.peer(), code = code.as_str(), claim.first, suppressed, "attach refused");
             }
             let target = verdict?;
+            let (failed, name) = (self.failed.clone(), named(&incoming));
             Ok(target.map(|target| -> crate::driver::Dial {
                 Box::pin(async move {
-                    match kind {
+                    let dialled = match kind {
                         StreamKind::Service => target::dial(&target).await,
                         StreamKind::Check => target::echo(&tasks),
+                    };
+                    if let Err(error) = &dialled {
+                        failed.note(name, error.code());
                     }
+                    dialled
                 })
             }))
         })
@@ -367,13 +369,14 @@ impl Publisher {
         if !claim.first {
             return Ok(None);
         }
-        // A stream that is resumed and does not live here has ended: the consumer is told so under
-        // seal, and by its own sealed word: a relay's could end a stream that is new (R-STR-05). And a relay may replay an old OPEN with its early data: no number is dialled for
-        // twice (I8).
+        // A stream that is resumed and does not live here has ended: the consumer is told so, and how, under
+        // seal, and by its own sealed word: a relay's could end a stream that is new (R-STR-05). And a relay
+        // may replay an old OPEN with its early data: no number is dialled for twice (I8).
         if !claim.resume && association.admit(incoming.stream) {
             Ok(Some(publication.target.clone()))
         } else {
-            Err(RefusalCode::UnknownStream)
+            let failed = self.failed.code(named(incoming));
+            Err(failed.unwrap_or(RefusalCode::UnknownStream))
         }
     }
 
@@ -391,6 +394,16 @@ impl Publisher {
         if let Some(suppressed) = told::stream(code) {
             tracing::info!(%tunnel, %route, code, detail, suppressed, "stream reset");
         }
+    }
+}
+
+/// The stream that a leg is for, as its relay says.
+const fn named(incoming: &Incoming) -> StreamName {
+    StreamName {
+        consumer: incoming.consumer,
+        association: incoming.association,
+        number: incoming.stream,
+        route: incoming.route,
     }
 }
 

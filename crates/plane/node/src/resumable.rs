@@ -47,6 +47,7 @@ pub(crate) struct Mailbox {
     table: Resumable,
     name: StreamName,
     legs: mpsc::Receiver<FurtherLeg>,
+    is_closed: bool,
 }
 
 impl Resumable {
@@ -70,6 +71,7 @@ impl Resumable {
             table: self.clone(),
             name,
             legs,
+            is_closed: false,
         })
     }
 
@@ -86,11 +88,21 @@ impl Mailbox {
             std::task::Poll::Pending => None,
         }
     }
+
+    /// The stream is no longer found; legs that wait for it are reset.
+    pub(crate) fn close(&mut self) {
+        // Another stream of the name may be entered by the time that this mailbox is dropped.
+        if !std::mem::replace(&mut self.is_closed, true) {
+            self.table.lock().remove(&self.name);
+            self.legs.close();
+            while self.legs.try_recv().is_ok() {}
+        }
+    }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.table.lock().remove(&self.name);
+        self.close();
     }
 }
 
@@ -126,6 +138,13 @@ mod tests {
         assert!(table.find(name).is_some(), "each has its own place");
         drop(mailbox);
         assert!(table.find(name).is_none());
-        assert!(table.enter(name).is_ok());
+        let mut mailbox = table.enter(name).unwrap();
+        mailbox.close();
+        assert!(table.find(name).is_none());
+        let next = table.enter(name).unwrap();
+        drop(mailbox);
+        assert!(table.find(name).is_some(), "it is the next one's name");
+        drop(next);
+        assert!(table.find(name).is_none());
     }
 }

@@ -6,12 +6,14 @@ use crate::check::PathChecker;
 use crate::config::{NodeConfig, NodeError};
 use crate::consumer::Consumer;
 use crate::control::{self, ControlSession};
+use crate::failed::FailedTargets;
 use crate::grants::VerifiedGrants;
 use crate::identity::IdentityKeeper;
 use crate::listen::{self, ListenerTable};
 use crate::live::{EndReason, LiveStreams};
 use crate::memory::Memory;
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::open::Unanswered;
 use crate::paths::Paths;
 use crate::publisher::Publisher;
 use crate::relays::Relays;
@@ -161,6 +163,7 @@ pub(crate) async fn start_and_wait(
         clock: clock.clone(),
         metrics: metrics.clone(),
         resumable: Resumable::default(),
+        failed: FailedTargets::default(),
         stream_config,
         tasks: streams.clone(),
         headroom: headroom.clone(),
@@ -176,6 +179,7 @@ pub(crate) async fn start_and_wait(
         stream_config,
         headroom,
         turn: AtomicUsize::new(0),
+        unanswered: Unanswered::default(),
         kind: StreamKind::Service,
         listeners: listeners.clone(),
     });

@@ -12,8 +12,8 @@ use crate::paths::Path;
 use fairlead_model::{LegEpoch, MonoTime};
 use std::time::Duration;
 
-/// How long the answer to the first ATTACH may take: far longer than that of an honest relay on a busy
-/// machine, since the publisher's daemon has answered the OPEN a moment before.
+/// How long the answer to an OPEN, and behind it to the first ATTACH, may take: far longer than that of an
+/// honest relay on a busy machine, since both come from the publisher's daemon and not from its target.
 const ANSWER_WAIT_MIN: Duration = Duration::from_secs(1);
 /// The same in round trips of its path.
 const ANSWER_WAIT_RTTS: u32 = 4;
@@ -58,7 +58,9 @@ impl FirstLeg {
     }
 }
 
-fn answer_wait(rtt: Option<Duration>) -> Duration {
+/// How long an answer on a path may take before another relay is asked as well; `rtt` is the path's round
+/// trip as far as is known.
+pub(crate) fn answer_wait(rtt: Option<Duration>) -> Duration {
     let round_trips = rtt.unwrap_or_default().saturating_mul(ANSWER_WAIT_RTTS);
     round_trips.clamp(ANSWER_WAIT_MIN, ANSWER_WAIT_LONGEST)
 }

@@ -27,6 +27,8 @@ pub(crate) struct LegIo {
     answered: bool,
     /// The attached leg's place on its path, at the consumer.
     pub(super) place: Option<PathPlace>,
+    /// Bytes have come since the leg was asked last.
+    pub(super) heard: bool,
     /// Given back when the leg's consumer is known, at the publisher.
     pub(crate) pending: Option<OwnedSemaphorePermit>,
     /// The leg is given up then: it is not attached, or has not closed.
@@ -60,6 +62,7 @@ impl LegIo {
             via,
             answered: true,
             place: None,
+            heard: false,
             pending: None,
             by: None,
             send: leg.send,
@@ -133,6 +136,7 @@ impl LegIo {
                 Poll::Pending => break,
             }
         }
+        self.heard |= heard;
         // Bytes that open as no record may be the relay's own.
         if heard && let Some(place) = &self.place {
             place.heard(now, stream.rtt());

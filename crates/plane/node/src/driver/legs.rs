@@ -157,13 +157,15 @@ impl Driver {
             return false;
         };
         let mut progress = false;
-        for leg in &self.legs {
+        for leg in &mut self.legs {
             let Some(place) = &leg.place else { continue };
             for told in place.poll_told(cx) {
-                let current = self.stream.is_current(leg.name());
+                let name = leg.name();
+                let current = self.stream.is_current(name);
                 match told {
-                    Told::Ping => {
-                        self.stream.request_ping(leg.name());
+                    Told::Ask if std::mem::take(&mut leg.heard) => {}
+                    Told::Ping | Told::Ask => {
+                        self.stream.request_ping(name);
                         progress = true;
                     }
                     Told::Suspect if current => mover.want(MoveKind::Suspicion, now),

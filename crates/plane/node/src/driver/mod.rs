@@ -15,6 +15,7 @@ mod mover;
 mod outcome;
 mod timer;
 
+pub(crate) use first::answer_wait;
 pub(crate) use leg::{LegEnd, LegIo};
 pub(crate) use mover::{MoveKind, Mover, Via};
 pub(crate) use outcome::Outcome;
@@ -348,6 +349,10 @@ impl Driver {
         match &outcome {
             Outcome::Refused { .. } | Outcome::Ended(_) | Outcome::Protocol(_) => self.reset_socket(),
             Outcome::Closed | Outcome::Reset(_) | Outcome::Lost { .. } => {}
+        }
+        if let (Outcome::Refused { .. }, Further::Mailbox(mailbox, _)) = (&outcome, &mut self.further) {
+            // A consumer that has not heard it asks on another leg, and is answered anew.
+            mailbox.close();
         }
         self.close_by = Some(now.plus(CLOSE_MAX));
         self.connect_by = None;

@@ -90,6 +90,29 @@ fn pings_go_round() {
     assert_eq!(pinged, [3; 5]);
 }
 
+/// R-STR-01: each leg is asked in its turn, however busy its path is: one alone each second, many within the
+/// time that all have, and nobody sooner.
+#[test]
+fn each_leg_is_asked_in_its_turn() {
+    for (count, within) in [(1, 1), (5, 5), (1000, 20)] {
+        let paths = Paths::new(at(0));
+        let places: Vec<_> = (0..count).map(|_| paths.enter(path(1), ROUTE, at(0))).collect();
+        let mut asked = vec![0; count];
+        for ms in (50..=1000 + within * 1000).step_by(50) {
+            for place in &places {
+                place.heard(at(ms), None);
+            }
+            tick(&paths, ms, no_relay_is_left);
+            for (place, asked) in places.iter().zip(&mut asked) {
+                let told = told(place);
+                assert!(!told.contains(&Told::Ping), "the path is busy");
+                *asked += told.iter().filter(|t| **t == Told::Ask).count();
+            }
+        }
+        assert!(asked.iter().all(|n| (1..=2).contains(n)), "{count}: {asked:?}");
+    }
+}
+
 /// R-STR-01: the streams of a relay that is lost are told in one look, suspected before or not.
 #[test]
 fn a_lost_relay_is_told_to_all_its_streams_at_once() {

@@ -3,6 +3,7 @@
 //! but a delay.
 
 mod collusion;
+mod opens;
 mod refusals;
 mod relay;
 mod ring;

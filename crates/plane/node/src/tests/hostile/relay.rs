@@ -217,7 +217,19 @@ async fn serve(shared: Arc<Shared>, consumer: NodeId, mut leg: Leg) {
             hear(leg.recv, None).await;
         }
         Trick::CutsLegs => leg.abort(LegCode::from(RefusalCode::Internal)),
+        Trick::SwallowsOpens if first => shared.swallow(leg).await,
+        Trick::SwallowsLegs => shared.swallow(leg).await,
+        Trick::HoldsOpens if first => {
+            shared.did();
+            // An error is the end of the relay.
+            let mut tricks = shared.trick.subscribe();
+            let _ = tricks.wait_for(|trick| *trick != Trick::HoldsOpens).await;
+            forward(shared, consumer, open, leg, Trick::Honest).await;
+        }
         Trick::Honest
+        | Trick::SwallowsOpens
+        | Trick::HoldsOpens
+        | Trick::StallsAnswers
         | Trick::Tampers(_)
         | Trick::Stalls
         | Trick::AnswersForThePublisher
@@ -309,6 +321,16 @@ async fn forward(shared: Arc<Shared>, consumer: NodeId, open: Open, mut leg: Leg
     if trick == Trick::StallsFirstLegs && stream && !is_probe(open.stream) && !open.resume {
         shared.did();
         tokio::join!(hear(leg.recv, None), hear(far.recv, None));
+        return;
+    }
+    if trick == Trick::StallsAnswers && stream && !is_probe(open.stream) && !open.resume {
+        shared.did();
+        let Leg { send, recv } = leg;
+        tokio::join!(
+            pipe(&shared, recv, far.send, None, None, Vec::new()),
+            hear(far.recv, None)
+        );
+        drop(send);
         return;
     }
     let Leg {
@@ -441,6 +463,16 @@ impl Shared {
 
     fn did_if(&self, something: bool) {
         self.done.fetch_add(usize::from(something), Ordering::Relaxed);
+    }
+
+    /// Keeps a leg until the other side has given it up.
+    async fn swallow(&self, leg: Leg) {
+        self.did();
+        self.held_open.fetch_add(1, Ordering::Relaxed);
+        let Leg { send, recv } = leg;
+        hear(recv, None).await;
+        drop(send);
+        self.held_open.fetch_sub(1, Ordering::Relaxed);
     }
 
     async fn refuse(&self, leg: Leg, open: &Open, refusal: Refusal) {

@@ -187,6 +187,52 @@ async fn a_swallowed_window_is_asked_for() {
     finish(neighbour.stop().await).await.unwrap();
 }
 
+/// A target that says a byte, and the rest when it is told to.
+async fn speaker() -> (String, oneshot::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (start, started) = oneshot::channel();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let said = pattern(4, SPOKEN);
+        socket.write_all(&said[..1]).await.unwrap();
+        started.await.unwrap();
+        socket.write_all(&said[1..]).await.unwrap();
+        socket.shutdown().await.unwrap();
+    });
+    (address, start)
+}
+
+/// What it says.
+const SPOKEN: usize = 3 << 20;
+
+/// R-STR-01: an application only reads, and the relay stalls its stream's leg alone in both directions while it
+/// carries others: nothing of the consumer's is on its way, and what the publisher asks for is swallowed. The
+/// leg is asked in its turn, and the stream goes on through the other relay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reader_whose_leg_alone_stalls_goes_on() {
+    let (target, start) = speaker().await;
+    let mut scene = Scene::start_with(1, &[target, echo().await]).await;
+    scene.through(Some(&[scene.hostiles[0].id])).await;
+    let mut reader = scene.pool.connect(1).await;
+    let mut all = vec![0; 1];
+    reader.read_exact(&mut all).await.unwrap();
+    let number = scene.hostiles[0].latest();
+    let mut beside = scene.pool.connect(2).await;
+    round(&mut beside, 1, 500).await;
+    let neighbour = Neighbour::start(beside);
+    scene.through(None).await;
+    scene.plays_all(Trick::StallsStream(number));
+    let stalled = Instant::now();
+    start.send(()).unwrap();
+    let read = tokio::time::timeout(PATIENCE, reader.read_to_end(&mut all)).await;
+    assert_eq!(read.expect("the stream goes on").unwrap(), SPOKEN - 1);
+    assert!(sha256(&all) == sha256(&pattern(4, SPOKEN)), "other bytes");
+    println!("a stalled reader: all after {:?}", stalled.elapsed());
+    assert!(scene.counts().1 > 0, "it did nothing");
+    finish(neighbour.stop().await).await.unwrap();
+}
+
 /// Waits until the relay has kept ends of legs to itself, and then until nobody waits for them any more.
 async fn lets_go(hostile: &Hostile, deeds_before: usize) {
     eventually("the end of a leg to be kept", || {

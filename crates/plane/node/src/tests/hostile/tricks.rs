@@ -33,6 +33,14 @@ pub(super) enum Trick {
     StallsFirstLegs,
     /// It answers the first leg of a new stream itself and keeps what is said on it.
     KeepsFirstLegs,
+    /// It takes the first leg of a new stream, and neither answers nor carries it.
+    SwallowsOpens,
+    /// It takes every leg so.
+    SwallowsLegs,
+    /// It keeps the first leg of a new stream back until it plays something else, and carries it then.
+    HoldsOpens,
+    /// It carries the first leg of a new stream there, and nothing back but the publisher's answer to it.
+    StallsAnswers,
     /// It carries nothing more of one stream, and all others.
     StallsStream(StreamNumber),
     /// It passes no end of a leg on.
