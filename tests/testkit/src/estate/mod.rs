@@ -113,11 +113,7 @@ impl Estate {
     /// # Errors
     /// When a member does not enrol, or the link is not ready in time.
     pub async fn build(&self, target: &str) -> Result<()> {
-        let control = ["--listen", CONTROL, "--advertise", CONTROL, "--lab"];
-        let child = self.spawn(&self.centre, "control", "control", &control, 0)?;
-        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-        let answers = || async { self.admin(&["relay", "ls"])?.ok().map(drop) };
-        wait::until("the control plane answers", LIMIT, answers).await?;
+        self.start_control_at(0).await?;
         let spread = self.relays.len().to_string();
         self.admin(&["settings", "set", "placement.spread", &spread])?
             .ok()?;
@@ -201,6 +197,24 @@ impl Estate {
     /// When there is no such log.
     pub fn log(&self, name: &str) -> Result<String> {
         std::fs::read_to_string(self.dir.join(format!("{name}.log"))).with_context(|| name.to_owned())
+    }
+
+    async fn start_control_at(&self, ahead_ms: i64) -> Result<()> {
+        let control = ["--listen", CONTROL, "--advertise", CONTROL, "--lab"];
+        let child = self.spawn(&self.centre, "control", "control", &control, ahead_ms)?;
+        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        let answers = || async { self.admin(&["relay", "ls"])?.ok().map(drop) };
+        wait::until("the control plane answers", LIMIT, answers).await?;
+        Ok(())
+    }
+
+    /// Kills the control plane and starts it on a host whose wall clock is ahead by so much, or behind.
+    ///
+    /// # Errors
+    /// When it does not run, or does not answer again in time.
+    pub async fn restart_control_at(&self, ahead_ms: i64) -> Result<()> {
+        self.kill_control()?;
+        self.start_control_at(ahead_ms).await
     }
 
     /// Kills the control plane; it stays dead.
