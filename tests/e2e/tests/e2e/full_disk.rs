@@ -164,9 +164,18 @@ async fn control_on_a_full_disk_refuses_and_recovers() -> Result<()> {
     println!("{status} {answer}");
     let text = answer.to_string();
     ensure!(
-        status == 503 && text.contains("disk is full") && text.contains("control"),
+        status == 503
+            && ["disk is full", "control/store", "make room"]
+                .iter()
+                .all(|w| text.contains(w)),
         "{status} {answer}"
     );
+    bench
+        .log_says(
+            "control",
+            &["a commit failed", "fewer than 1024 KiB are free", "control/store"],
+        )
+        .await?;
     ensure!(
         bench.rest.get("/v1/links").await? == before,
         "half a link is there"
@@ -272,15 +281,21 @@ async fn node_on_a_full_disk_keeps_its_policy_and_recovers() -> Result<()> {
     bench.all_is_well().await
 }
 
-/// Gives the folder a tmpfs of its own, then runs the rest. Arguments: size, folder, the command.
-const ON_SMALL_DISK: &str = r#"
+/// Gives the folder a tmpfs, and each folder named of it one more, then runs the rest. Arguments: size,
+/// folder, how many of its folders, their names, the command.
+const ON_SMALL_DISKS: &str = r#"
 set -e
-mount -t tmpfs -o "size=$1,mode=0700" none "$2"
-shift 2
+size=$1; dir=$2; count=$3; shift 3
+mount -t tmpfs -o "size=$size,mode=0700" none "$dir"
+while [ "$count" -gt 0 ]; do
+    mkdir -m 0700 "$dir/$1"
+    mount -t tmpfs -o "size=$size,mode=0700" none "$dir/$1"
+    shift; count=$((count - 1))
+done
 exec "$@"
 "#;
 
-/// `fairlead up` with its whole folder on a small disk, which nobody else sees.
+/// `fairlead up` with its folder on a small disk, and some folders of it on others, which nobody else sees.
 struct SmallUp {
     child: Child,
     dir: PathBuf,
@@ -290,7 +305,7 @@ struct SmallUp {
 }
 
 impl SmallUp {
-    fn start(bytes: u64) -> Result<Self> {
+    fn start(bytes: u64, apart: &[&str]) -> Result<Self> {
         let outside = tempfile::Builder::new().prefix("flo-").tempdir()?;
         let dir = tempfile::Builder::new().prefix("flu-").tempdir()?.keep();
         let warden = Warden::over(&dir)?;
@@ -304,11 +319,13 @@ impl SmallUp {
                 "private",
                 "sh",
                 "-c",
-                ON_SMALL_DISK,
+                ON_SMALL_DISKS,
                 "sh",
             ])
             .arg(bytes.to_string())
             .arg(&dir)
+            .arg(apart.len().to_string())
+            .args(apart)
             .arg(binary::fairlead()?)
             .args(["up", "--relays", "0", "--ports", "auto", "--dir"])
             .arg(&dir);
@@ -359,11 +376,12 @@ impl Drop for SmallUp {
     }
 }
 
-/// `up` whose disk is full goes on, says which member ends or, once, which file it could not write, and
-/// has all right again when there is room.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
-    let up = SmallUp::start(DISK_BYTES)?;
+/// The pool's own files are on one disk, what its daemons keep is on others.
+const DAEMONS: &[&str] = &["control", "relays", "nodes", "logs"];
+
+/// A pool that is ready and carries bytes, and where its link listens.
+async fn ready(apart: &[&str]) -> Result<(SmallUp, SocketAddr)> {
+    let up = SmallUp::start(DISK_BYTES, apart)?;
     let (pool, _) = wait::until("the pool is ready", Duration::from_secs(60), || async {
         up.pool()
     })
@@ -374,31 +392,11 @@ async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
         .context("no link")?;
     let listen: SocketAddr = listen.parse()?;
     verified::echo_once(listen, 1, 1000).await?;
-    let ballast = up.inside("ballast");
-    fairlead_testkit::pool::fill_up(&ballast)?;
+    Ok((up, listen))
+}
 
-    let old = up.pid("/nodes/1/pid")?;
-    process::kill9(old)?;
-    // A node writes its boot count before it runs, `up` the new process's number when it does: whichever
-    // meets the full disk first.
-    let folder = up.dir.display().to_string();
-    wait::until("`up` says what the disk keeps it from", BACK_LIMIT, || async {
-        let said = up.said()?;
-        if let Some(line) = said.lines().find(|l| l.starts_with("the pool goes on, but ")) {
-            let what = [folder.as_str(), "pool.json", "No space left on device"];
-            ensure!(what.iter().all(|part| line.contains(part)), "{line}");
-            return Ok(());
-        }
-        ensure!(said.contains("beta ended (exit code 1)"), "{said}");
-        Ok(())
-    })
-    .await?;
-    ensure!(
-        up.said()?.matches("the pool goes on, but").count() <= 1,
-        "{}",
-        up.said()?
-    );
-    std::fs::remove_file(ballast)?;
+/// The file names another process for beta than `old`, which lives, and the link carries bytes.
+async fn until_true_again(up: &SmallUp, listen: SocketAddr, old: u32) -> Result<()> {
     wait::until("the file is true again", BACK_LIMIT, || async {
         let pid = up.pid("/nodes/1/pid")?;
         ensure!(pid != old && process::alive(pid), "pid {pid}, was {old}");
@@ -408,10 +406,74 @@ async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
     Ok(())
 }
 
+/// Waits until `up` has said it.
+async fn until_said(up: &SmallUp, words: &str) -> Result<()> {
+    wait::until(&format!("`up` says {words:?}"), BACK_LIMIT, || async {
+        let said = up.said()?;
+        ensure!(said.contains(words), "{said}");
+        Ok(())
+    })
+    .await?;
+    Ok(())
+}
+
+/// `up` that cannot write `pool.json` goes on, says once which file and what to do, and the file is true
+/// again when there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn up_on_a_full_disk_goes_on_and_says_so() -> Result<()> {
+    let (up, listen) = ready(DAEMONS).await?;
+    let ballast = up.inside("ballast");
+    fairlead_testkit::pool::fill_up(&ballast)?;
+    let old = up.pid("/nodes/1/pid")?;
+    process::kill9(old)?;
+    // The node's own disk has room: it is back, and `up` would write its number.
+    until_said(&up, "beta runs as process").await?;
+    until_said(&up, "the pool goes on, but ").await?;
+    let said = up.said()?;
+    let line = said.lines().find(|line| line.contains("the pool goes on, but "));
+    let line = line.context("not said")?;
+    let file = up.dir.join("pool.json").display().to_string();
+    for words in [file.as_str(), "make room", "No space left on device"] {
+        ensure!(line.contains(words), "{words}: {line}");
+    }
+    wait::until("the link carries bytes meanwhile", BACK_LIMIT, || {
+        verified::echo_once(listen, 2, 1000)
+    })
+    .await?;
+    ensure!(up.pid("/nodes/1/pid")? == old, "the file was written");
+    std::fs::remove_file(ballast)?;
+    until_true_again(&up, listen, old).await?;
+    let said = up.said()?;
+    ensure!(said.matches("the pool goes on, but").count() == 1, "{said}");
+    Ok(())
+}
+
+/// A node that cannot write its boot count when it starts ends, and its log says which file and what to
+/// do; `up` says that it ends, starts it again and again, and has it back when there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_starts_on_a_full_disk_is_back_when_there_is_room() -> Result<()> {
+    let (up, listen) = ready(DAEMONS).await?;
+    let ballast = up.inside("nodes/ballast");
+    fairlead_testkit::pool::fill_up(&ballast)?;
+    let old = up.pid("/nodes/1/pid")?;
+    process::kill9(old)?;
+    until_said(&up, "beta ended (exit code 1)").await?;
+    let log = std::fs::read_to_string(up.inside("logs/beta.log"))?;
+    let file = up.dir.join("nodes/beta/boot.state").display().to_string();
+    let words = [file.as_str(), "make room", "No space left on device"];
+    let is_told = log.lines().any(|line| words.iter().all(|w| line.contains(w)));
+    ensure!(is_told, "{log}");
+    // `up` itself has room, and is kept from nothing.
+    ensure!(!up.said()?.contains("the pool goes on, but"), "{}", up.said()?);
+    std::fs::remove_file(ballast)?;
+    until_true_again(&up, listen, old).await?;
+    Ok(())
+}
+
 /// A first start that does not fit on its disk ends with the reason, and leaves no process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn up_that_does_not_fit_on_its_disk_says_why() -> Result<()> {
-    let mut up = SmallUp::start(256 * 1024)?;
+    let mut up = SmallUp::start(256 * 1024, &[])?;
     let (status, _) = wait::until("`up` ends", Duration::from_secs(60), || {
         let ended = up.child.try_wait();
         async { ended?.context("it runs") }
