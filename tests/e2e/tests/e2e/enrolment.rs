@@ -15,6 +15,7 @@ const CLOCK_SKEW: i32 = 14;
 const HOST_HAS_RELAY: i32 = 15;
 const TOKEN_OTHER_HOST: i32 = 16;
 const UNREACHABLE: i32 = 5;
+const USAGE: i32 = 64;
 
 /// Runs the rest as if on a host with other ids: arguments are a file with one, and the command.
 const ANOTHER_HOST: &str = r#"
@@ -262,9 +263,22 @@ async fn a_host_holds_one_relay() -> Result<()> {
     })
     .await?;
 
+    // R-ENR-01: an address that no other host reaches is refused by its field, outside of a lab.
+    let near = admin(&[
+        "relay",
+        "add",
+        "first",
+        "--address",
+        "127.0.0.1",
+        "--failure-domain",
+        "h",
+    ])?;
+    let told = "address: `127.0.0.1` is reached from its own host only";
+    ensure!(near.code == Some(USAGE) && near.stderr.contains(told), "{near:?}");
+
     let host_key = folder.join("host.key");
     let enrol = |name: &str, port: u16| -> Result<Answer> {
-        let relay = format!("127.0.0.1:{port}");
+        let relay = format!("192.0.2.1:{port}");
         let add = [
             "relay",
             "add",

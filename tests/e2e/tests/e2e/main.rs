@@ -35,6 +35,7 @@ mod stopped;
 mod storm;
 mod successor;
 mod survival;
+mod taken_port;
 mod target_errors;
 mod up;
 mod vanished;
