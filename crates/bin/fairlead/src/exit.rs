@@ -230,7 +230,7 @@ HAS_CONNECTED NOT_CARRIED LIMIT_REACHED
         // The engine is a setting: the wrong one is a fault of the settings.
         let engine = fairlead_store::OpenError::OtherBackend {
             dir: "/d".into(),
-            found: "redb".to_owned(),
+            found: fairlead_store::Backend::Redb,
             asked: fairlead_store::Backend::Sled,
         };
         let engine = crate::run::RunError::ControlOpen(fairlead_control::OpenError::Store(engine));

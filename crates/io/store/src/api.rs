@@ -210,6 +210,15 @@ pub enum ReadError {
         #[source]
         source: EngineError,
     },
+    /// What is on the disk is not what was written.
+    #[error("{} is damaged: restore it from a backup, together with the keys of that backup", file.display())]
+    Damaged {
+        /// The engine's file or folder.
+        file: PathBuf,
+        /// What the engine found.
+        #[source]
+        source: EngineError,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,

@@ -41,6 +41,7 @@ type Slot = Arc<RwLock<Option<Box<dyn Engine>>>>;
 
 /// A store over an embedded engine.
 pub(crate) struct Committed {
+    backend: Backend,
     dir: PathBuf,
     slot: Slot,
     last: watch::Receiver<StoreRevision>,
@@ -65,7 +66,7 @@ impl Committed {
         lock: File,
         free_bytes_min: u64,
     ) -> Result<Self, EngineError> {
-        let (last_sender, last) = watch::channel(engine.revision()?);
+        let (last_sender, last) = watch::channel(guarded(|| engine.revision())?);
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
         let slot: Slot = Arc::new(RwLock::new(Some(engine)));
         let mut committer = Committer {
@@ -92,6 +93,7 @@ impl Committed {
             })
             .map_err(|e| EngineError::io("cannot start the store's thread", &e))?;
         Ok(Self {
+            backend,
             dir: dir.to_owned(),
             slot,
             last,
@@ -122,6 +124,12 @@ impl Committed {
     }
 
     fn read_error(&self, source: EngineError) -> ReadError {
+        if source.is_damage() {
+            return ReadError::Damaged {
+                file: self.backend.path(&self.dir),
+                source,
+            };
+        }
         ReadError::Engine {
             dir: self.dir.clone(),
             source,
@@ -375,7 +383,7 @@ impl Committer {
             tracing::warn!(%error, "the failed engine did not end cleanly");
         }
         let opened = self.backend.open_engine(&self.dir).and_then(|engine| {
-            let revision = engine.revision()?;
+            let revision = guarded(|| engine.revision())?;
             Ok((engine, revision))
         });
         match opened {

@@ -41,6 +41,7 @@ pub(crate) trait Engine: Send + Sync + fmt::Debug {
 pub struct EngineError {
     message: String,
     disk_full: bool,
+    damaged: bool,
 }
 
 impl EngineError {
@@ -48,6 +49,15 @@ impl EngineError {
         Self {
             message: message.to_string(),
             disk_full: false,
+            damaged: false,
+        }
+    }
+
+    /// What is on the disk is not what was written.
+    pub(crate) fn damage(message: impl fmt::Display) -> Self {
+        Self {
+            damaged: true,
+            ..Self::new(message)
         }
     }
 
@@ -55,6 +65,10 @@ impl EngineError {
         Self {
             message: format!("{what}: {error}"),
             disk_full: is_disk_full(error),
+            damaged: matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ),
         }
     }
 
@@ -74,6 +88,12 @@ impl EngineError {
     #[must_use]
     pub const fn is_disk_full(&self) -> bool {
         self.disk_full
+    }
+
+    /// Whether what is on the disk is not what was written: only a backup helps.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        self.damaged
     }
 }
 
@@ -96,7 +116,7 @@ pub(crate) fn encode(revision: StoreRevision, value: &[u8]) -> Vec<u8> {
 /// Reads the stored form.
 pub(crate) fn decode(key: &str, stored: &[u8]) -> Result<Versioned, EngineError> {
     let (revision, value) = stored.split_first_chunk::<8>().ok_or_else(|| {
-        EngineError::new(format_args!(
+        EngineError::damage(format_args!(
             "the value of `{key}` is damaged: it has no revision"
         ))
     })?;

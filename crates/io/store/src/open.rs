@@ -7,14 +7,15 @@ use crate::redb::RedbEngine;
 use crate::sled::SledEngine;
 use rustix::fs::{FlockOperation, flock};
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// Which engine a store uses. A folder belongs to one of them for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,6 +41,22 @@ impl Backend {
             Self::Redb => "redb",
             Self::Sled => "sled",
         }
+    }
+
+    /// Whether the store's folder has the engine's file or folder; one that cannot be looked for
+    /// counts as there: opening it tells why.
+    #[must_use]
+    pub fn is_made(self, dir: &Path) -> bool {
+        self.path(dir).try_exists().unwrap_or(true)
+    }
+
+    /// The engine's file or folder in the store's folder.
+    #[must_use]
+    pub fn path(self, dir: &Path) -> PathBuf {
+        dir.join(match self {
+            Self::Redb => crate::redb::FILE,
+            Self::Sled => crate::sled::FOLDER,
+        })
     }
 
     /// Opens the engine. A panic of a damaged store becomes an error.
@@ -93,9 +110,28 @@ pub enum OpenError {
         /// The folder.
         dir: PathBuf,
         /// What its marker says.
-        found: String,
+        found: Backend,
         /// What was asked for.
         asked: Backend,
+    },
+    /// The file that names its backend does not.
+    #[error(
+        "{} is damaged: it must hold one word, the engine that made this store: redb where `store.redb` is \
+         beside it, sled where the folder `sled` is",
+        file.display()
+    )]
+    Marker {
+        /// The file.
+        file: PathBuf,
+    },
+    /// What is on the disk is not what was written.
+    #[error("{} is damaged: restore it from a backup, together with the keys of that backup", file.display())]
+    Damaged {
+        /// The engine's file or folder.
+        file: PathBuf,
+        /// What the engine found.
+        #[source]
+        source: EngineError,
     },
     /// The engine cannot read what is there, or cannot write.
     #[error("the store in {} cannot be opened", dir.display())]
@@ -141,19 +177,22 @@ pub(crate) fn open_with(
         .map_err(io)?;
     let lock = lock(dir)?;
     check_marker(backend, dir)?;
-    let engine = backend.open_engine(dir).map_err(|source| OpenError::Engine {
-        dir: dir.to_owned(),
-        source,
-    })?;
+    let failed = |source: EngineError| {
+        if source.is_damage() {
+            let file = backend.path(dir);
+            return OpenError::Damaged { file, source };
+        }
+        OpenError::Engine {
+            dir: dir.to_owned(),
+            source,
+        }
+    };
+    let engine = backend.open_engine(dir).map_err(failed)?;
     sync_folder(dir).map_err(io)?;
     if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
         sync_folder(parent).map_err(io)?;
     }
-    let store =
-        Committed::start(backend, dir, engine, lock, free_bytes_min).map_err(|source| OpenError::Engine {
-            dir: dir.to_owned(),
-            source,
-        })?;
+    let store = Committed::start(backend, dir, engine, lock, free_bytes_min).map_err(failed)?;
     Ok(Arc::new(store))
 }
 
@@ -183,20 +222,33 @@ fn check_marker(backend: Backend, dir: &Path) -> Result<(), OpenError> {
         source,
     };
     let path = dir.join(MARKER_FILE);
+    let is_own = |found: Backend| {
+        if found == backend {
+            return Ok(());
+        }
+        Err(OpenError::OtherBackend {
+            dir: dir.to_owned(),
+            found,
+            asked: backend,
+        })
+    };
     match File::open(&path) {
         Ok(file) => {
-            let found = io::read_to_string(io::Read::take(file, MARKER_LEN_MAX)).map_err(io)?;
-            let found = found.trim();
-            if found == backend.as_str() {
-                return Ok(());
+            let mut found = Vec::new();
+            file.take(MARKER_LEN_MAX).read_to_end(&mut found).map_err(io)?;
+            let found = std::str::from_utf8(&found).ok().map(str::trim);
+            match found.and_then(|word| word.parse().ok()) {
+                Some(found) => is_own(found),
+                None => Err(OpenError::Marker { file: path }),
             }
-            Err(OpenError::OtherBackend {
-                dir: dir.to_owned(),
-                found: found.escape_default().collect(),
-                asked: backend,
-            })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // One that was lost is written anew, yet never against the files that are there.
+            for made in Backend::ALL {
+                if made.path(dir).try_exists().map_err(io)? {
+                    is_own(made)?;
+                }
+            }
             let temp = dir.join("backend.tmp");
             File::create(&temp)
                 .and_then(|mut file| {
@@ -217,13 +269,42 @@ fn sync_folder(dir: &Path) -> io::Result<()> {
 
 /// Runs engine code that may panic on a damaged store.
 pub(crate) fn guarded<T>(run: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    keep_caught_panics_quiet();
+    IN_ENGINE.set(IN_ENGINE.get().saturating_add(1));
     // What the closure touches is dropped or opened anew after an error.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        Err(EngineError::new(format_args!(
-            "the engine panicked: {}",
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        Err(EngineError::damage(format_args!(
+            "its engine stopped at: {}",
             panic_text(&*panic)
         )))
-    })
+    });
+    IN_ENGINE.set(IN_ENGINE.get().saturating_sub(1));
+    result
+}
+
+thread_local! {
+    /// How many [`guarded`] calls this thread is in.
+    static IN_ENGINE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A panic that [`guarded`] catches is told as an error, in one line: the process's hook, which
+/// prints what a defect of ours needs, is left out for it alone.
+fn keep_caught_panics_quiet() {
+    static ONCE: Once = Once::new();
+    // The hook cannot be changed while a thread panics.
+    if std::thread::panicking() {
+        return;
+    }
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if IN_ENGINE.try_with(Cell::get).is_ok_and(|depth| depth > 0) {
+                tracing::debug!(%info, "the store's engine panicked");
+            } else {
+                before(info);
+            }
+        }));
+    });
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
@@ -231,5 +312,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
+        .and_then(|text| text.lines().next())
         .unwrap_or("no reason given")
 }

@@ -2,12 +2,16 @@
 
 use crate::api::{Entry, StoreRevision};
 use crate::engine::{Engine, EngineError, Group, Versioned, decode, encode};
-use redb::{Database, ReadableDatabase as _, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase as _, TableDefinition};
+use std::fs::{self, File};
+use std::io;
 use std::ops::Bound;
 use std::path::Path;
 
 /// The file's name in the store's folder.
-const FILE: &str = "store.redb";
+pub(crate) const FILE: &str = "store.redb";
+/// A new store until it is whole: redb does not open again what a kill left half made.
+const NEW_FILE: &str = "store.redb.new";
 /// The page cache. The whole store of a pool of hundreds of members is a few MiB; redb's own
 /// default of 1 GiB is for databases.
 const CACHE_BYTES: usize = 16 << 20;
@@ -28,18 +32,41 @@ impl std::fmt::Debug for RedbEngine {
 
 impl RedbEngine {
     pub(crate) fn open(dir: &Path) -> Result<Self, EngineError> {
-        let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create(dir.join(FILE))
-            .map_err(error)?;
-        let engine = Self { database };
-        // Tables exist from the first commit on, so that readers need no case for their absence.
-        let write = engine.database.begin_write().map_err(error)?;
-        write.open_table(ENTRIES).map_err(error)?;
-        write.open_table(META).map_err(error)?;
-        write.commit().map_err(error)?;
-        Ok(engine)
+        let path = dir.join(FILE);
+        let io = |what: &'static str| move |e: io::Error| EngineError::io(what, &e);
+        if !path.try_exists().map_err(io("cannot look for store.redb"))? {
+            let new = dir.join(NEW_FILE);
+            match fs::remove_file(&new) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(io("cannot remove store.redb.new")(e));
+                }
+                Ok(()) | Err(_) => {}
+            }
+            make(&new)?;
+            // Its name comes with its content: an empty file of that name was emptied by another.
+            fs::rename(&new, &path)
+                .and_then(|()| File::open(dir)?.sync_all())
+                .map_err(io("cannot name the new store"))?;
+        }
+        let database = builder().open(path).map_err(error)?;
+        Ok(Self { database })
     }
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+/// Makes an empty store. Tables exist from its first commit on, so that readers need no case for
+/// their absence.
+fn make(path: &Path) -> Result<(), EngineError> {
+    let database = builder().create(path).map_err(error)?;
+    let write = database.begin_write().map_err(error)?;
+    write.open_table(ENTRIES).map_err(error)?;
+    write.open_table(META).map_err(error)?;
+    write.commit().map_err(error)
 }
 
 impl Engine for RedbEngine {
@@ -119,6 +146,11 @@ impl Engine for RedbEngine {
 fn error(error: impl Into<redb::Error>) -> EngineError {
     match error.into() {
         redb::Error::Io(io) => EngineError::io("redb", &io),
+        // A table or a value of another type is not what was written either.
+        damage @ (redb::Error::Corrupted(_)
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableDoesNotExist(_)) => EngineError::damage(format_args!("redb: {damage}")),
         other => EngineError::new(format_args!("redb: {other}")),
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 /// sled's folder inside the store's.
-const FOLDER: &str = "sled";
+pub(crate) const FOLDER: &str = "sled";
 /// sled's log, inside its folder.
 const LOG_FILE: &str = "db";
 /// sled's folder of large items, inside its folder; absent until the first of them.
@@ -182,6 +182,7 @@ fn sync_folder(folder: &Path) -> Result<(), EngineError> {
 fn error(error: sled::Error) -> EngineError {
     match error {
         sled::Error::Io(io) => EngineError::io("sled", &io),
+        corrupt @ sled::Error::Corruption { .. } => EngineError::damage(format_args!("sled: {corrupt}")),
         other => EngineError::new(format_args!("sled: {other}")),
     }
 }

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crash;
+mod damage;
 mod full_disk;
 mod power_cut;
 

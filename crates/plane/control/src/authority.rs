@@ -5,6 +5,7 @@
 
 use crate::enrol::CLOCK_SKEW_MAX;
 use crate::folder::ControlFolder;
+use crate::record::KeysRecord;
 use fairlead_host::{FileError, file, rng, secret};
 use fairlead_model::{CaPin, HostPort, Identity, TrustDomain, WallTime, address::Host};
 use fairlead_rpc::GRPC_SERVER_NAME;
@@ -86,6 +87,27 @@ pub enum AuthorityError {
         /// The file that is there.
         present: PathBuf,
     },
+    /// A key file is missing, and this is no first start: a new key in its place would be refused by
+    /// every member.
+    #[error(
+        "{missing} is missing, yet the store has an installation: restore keys and store together from one \
+         backup",
+        missing = missing.display()
+    )]
+    Missing {
+        /// The file.
+        missing: PathBuf,
+    },
+    /// A key is not the one that the store's installation has.
+    #[error(
+        "{path} holds another key than the store's installation has: restore keys and store together from \
+         one backup",
+        path = path.display()
+    )]
+    OtherKey {
+        /// The file.
+        path: PathBuf,
+    },
     /// A time outside what certificates can hold.
     #[error("the clock says {0} ms since 1970, which no certificate can hold; set the clock")]
     Clock(i64),
@@ -148,6 +170,15 @@ pub(crate) struct ServerIdentity {
     pub(crate) not_after: WallTime,
 }
 
+/// Whether keys may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// At a first start: those that are missing are made.
+    Make,
+    /// The installation has them: one that is missing is a fault.
+    Have,
+}
+
 /// The CA and the signing keys.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -169,9 +200,21 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Opens the keys, or makes them where the folder has none.
-    pub(crate) fn open(folder: &ControlFolder, now: WallTime) -> Result<Self, AuthorityError> {
+    /// Opens the keys, or makes them at a first start.
+    pub(crate) fn open(folder: &ControlFolder, keys: Keys, now: WallTime) -> Result<Self, AuthorityError> {
         file::make_folder(&folder.keys_dir(), 0o700)?;
+        if keys == Keys::Have {
+            let files = [
+                folder.ca_key_path(),
+                folder.ca_path(),
+                folder.policy_key_path(),
+                folder.grant_key_path(),
+            ];
+            // One that cannot be looked for is explained by its reader.
+            if let Some(missing) = files.into_iter().find(|f| matches!(f.try_exists(), Ok(false))) {
+                return Err(AuthorityError::Missing { missing });
+            }
+        }
         let (key, ca_pem) = open_ca(folder, now)?;
         let path = folder.ca_path();
         let ca_der = CertificateDer::from(
@@ -192,6 +235,30 @@ impl Authority {
             policy: open_signing_key(&folder.policy_key_path())?,
             grant: open_signing_key(&folder.grant_key_path())?,
         })
+    }
+
+    /// What the store keeps of the keys.
+    pub(crate) fn record(&self) -> KeysRecord {
+        KeysRecord {
+            ca: self.ca_pin.to_string(),
+            policy: self.policy.verifying_key().to_hex(),
+            grant: self.grant.verifying_key().to_hex(),
+        }
+    }
+
+    /// Compares the keys with those of the installation.
+    pub(crate) fn check(&self, folder: &ControlFolder, want: &KeysRecord) -> Result<(), AuthorityError> {
+        let have = self.record();
+        for (have, want, path) in [
+            (&have.ca, &want.ca, folder.ca_key_path()),
+            (&have.policy, &want.policy, folder.policy_key_path()),
+            (&have.grant, &want.grant, folder.grant_key_path()),
+        ] {
+            if have != want {
+                return Err(AuthorityError::OtherKey { path });
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn ca_pem(&self) -> &str {
@@ -364,7 +431,7 @@ mod tests {
     fn names_of_a_request_are_ignored_and_keys_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let folder = ControlFolder::new(dir.path());
-        let authority = Authority::open(&folder, NOW).unwrap();
+        let authority = Authority::open(&folder, Keys::Make, NOW).unwrap();
         let domain: TrustDomain = "pool.example".parse().unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
@@ -386,7 +453,7 @@ mod tests {
             assert_eq!(mode & 0o777, 0o600, "{}", path.display());
         }
         // Another start has the same keys.
-        let again = Authority::open(&folder, NOW).unwrap();
+        let again = Authority::open(&folder, Keys::Make, NOW).unwrap();
         assert_eq!(again.ca_pin(), authority.ca_pin());
         assert_eq!(again.policy.verifying_key(), authority.policy.verifying_key());
         assert_ne!(again.policy.verifying_key(), again.grant.verifying_key());
@@ -402,13 +469,13 @@ mod tests {
         ));
         let dir = tempfile::tempdir().unwrap();
         let folder = ControlFolder::new(dir.path());
-        Authority::open(&folder, NOW).unwrap();
+        Authority::open(&folder, Keys::Make, NOW).unwrap();
         secret::write(&folder.policy_key_path(), b"junk").unwrap();
-        let error = Authority::open(&folder, NOW).unwrap_err();
+        let error = Authority::open(&folder, Keys::Make, NOW).unwrap_err();
         assert!(error.to_string().contains("policy.key.pem"), "{error}");
         std::fs::remove_file(folder.ca_key_path()).unwrap();
         assert!(matches!(
-            Authority::open(&folder, NOW),
+            Authority::open(&folder, Keys::Make, NOW),
             Err(AuthorityError::HalfCa { .. })
         ));
     }

@@ -1,6 +1,6 @@
 //! The control plane as a whole: opening its folder, and what its parts share.
 
-use crate::authority::{Authority, AuthorityError, CERTIFICATE_RENEW_LEFT, ServerIdentity};
+use crate::authority::{Authority, AuthorityError, CERTIFICATE_RENEW_LEFT, Keys, ServerIdentity};
 use crate::enrol::Refusals;
 use crate::folder::ControlFolder;
 use crate::ledger::{Change, CommitError, Ledger};
@@ -75,6 +75,19 @@ pub enum OpenError {
     /// The store's content cannot be taken in.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The folder has keys, and the store knows of no installation.
+    #[error(
+        "{store} holds no installation, yet there are keys of one ({keys}): restore keys and store together \
+         from one backup, or move both away to begin a new pool",
+        store = store.display(),
+        keys = keys.display()
+    )]
+    NoInstallation {
+        /// The store's file or folder.
+        store: PathBuf,
+        /// A file of the installation that was.
+        keys: PathBuf,
+    },
     /// The first records cannot be written.
     #[error("the first records cannot be written")]
     Commit(#[from] CommitError),
@@ -133,12 +146,33 @@ impl Control {
         let folder = ControlFolder::new(&settings.dir);
         file::make_folder(folder.dir(), 0o700)?;
         let lock = FolderLock::acquire(folder.dir())?;
-        let authority = Authority::open(&folder, clock.wall())?;
+        // Before anything is made: what is there now tells a first start from a loss.
+        let begun = begun(&folder)?;
+        if !settings.store.is_made(&folder.store_dir()) {
+            begun.may_make_store(&settings)?;
+        }
         let store = fairlead_store::open(settings.store, &folder.store_dir())?;
         let state = State::load(&*store).await?;
+        let keys = match &state.installation {
+            Some(_) => {
+                // A mark beside an installation is the rest of a start that was killed.
+                file::remove(&folder.begun_path())?;
+                Keys::Have
+            }
+            None => {
+                begun.may_make_store(&settings)?;
+                Keys::Make
+            }
+        };
+        let authority = Authority::open(&folder, keys, clock.wall())?;
+        if let Some(kept) = state.installation.as_ref().and_then(|i| i.record.keys.as_ref()) {
+            authority.check(&folder, kept)?;
+        }
         let last_pulse = state.pulse.as_ref().map(|k| WallTime::from(k.record.at));
         let ledger = Ledger::new(store, Arc::clone(&clock), state);
         let (domain, epoch, term) = take_lead(&ledger, &authority, clock.wall()).await?;
+        // From here on the store says whose keys these are.
+        file::remove(&folder.begun_path())?;
         first_token(&ledger, &folder, clock.wall()).await?;
         let bundle = TrustBundle {
             version: TRUST_BUNDLE_VERSION,
@@ -221,6 +255,50 @@ impl Inner {
     }
 }
 
+/// Whether this is a first start, perhaps one that goes on after a kill.
+enum Begun {
+    /// It is: keys and store may be made.
+    First,
+    /// It is not: this file of an installation is there.
+    Before(PathBuf),
+}
+
+impl Begun {
+    fn may_make_store(&self, settings: &ControlSettings) -> Result<(), OpenError> {
+        match self {
+            Self::First => Ok(()),
+            Self::Before(keys) => Err(OpenError::NoInstallation {
+                store: settings
+                    .store
+                    .path(&ControlFolder::new(&settings.dir).store_dir()),
+                keys: keys.clone(),
+            }),
+        }
+    }
+}
+
+/// Tells a first start from a later one, and marks it before it makes anything: a kill at any instant
+/// leaves either nothing, or the mark, or a store that holds the installation.
+fn begun(folder: &ControlFolder) -> Result<Begun, FileError> {
+    let mark = folder.begun_path();
+    let is_there = |path: &PathBuf| path.try_exists().unwrap_or(true);
+    if is_there(&mark) {
+        return Ok(Begun::First);
+    }
+    let keys = [
+        folder.ca_path(),
+        folder.ca_key_path(),
+        folder.policy_key_path(),
+        folder.grant_key_path(),
+    ];
+    if let Some(found) = keys.into_iter().find(is_there) {
+        return Ok(Begun::Before(found));
+    }
+    file::make_folder(&folder.keys_dir(), 0o700)?;
+    secret::write(&mark, b"a first start is under way\n")?;
+    Ok(Begun::First)
+}
+
 /// Writes the leader's record with the next term, and what the installation is at its first start.
 /// From the commit on, a control plane that led before can write nothing.
 async fn take_lead(
@@ -231,12 +309,21 @@ async fn take_lead(
     let turn = ledger.turn().await?;
     let mut change = Change::default();
     let installation = match &turn.state().installation {
-        Some(kept) => kept.record.clone(),
+        Some(kept) if kept.record.keys.is_some() => kept.record.clone(),
+        Some(kept) => {
+            let filled = InstallationRecord {
+                keys: Some(authority.record()),
+                ..kept.record.clone()
+            };
+            change.put(key::INSTALLATION, &filled);
+            filled
+        }
         None => {
             let first = InstallationRecord {
                 trust_domain: Text(own_domain(authority)),
                 policy_epoch: 1,
                 created_at: At::from(now),
+                keys: Some(authority.record()),
             };
             change.put(key::INSTALLATION, &first);
             change.note(AuditNote::new("control", "installation.create", "installation").after(&first));

@@ -234,6 +234,19 @@ pub(crate) struct InstallationRecord {
     pub(crate) trust_domain: Text<TrustDomain>,
     pub(crate) policy_epoch: u64,
     pub(crate) created_at: At,
+    /// `None` in a store of a version that did not write it; filled in by the next start.
+    #[serde(default)]
+    pub(crate) keys: Option<KeysRecord>,
+}
+
+/// Which keys the installation has: others would be refused by every member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysRecord {
+    /// The CA pin.
+    pub(crate) ca: String,
+    /// Public keys, hexadecimal.
+    pub(crate) policy: String,
+    pub(crate) grant: String,
 }
 
 /// Who leads: every commit depends on it.

@@ -19,6 +19,7 @@ mod copies;
 mod enrolment;
 mod fixture;
 mod links;
+mod loss;
 mod outage;
 mod removal;
 mod restart;
