@@ -81,6 +81,7 @@ impl EngineError {
                 dir.display()
             ),
             disk_full: true,
+            damaged: false,
         }
     }
 
