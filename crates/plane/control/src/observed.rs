@@ -40,6 +40,8 @@ pub(crate) struct RelayReport {
     pub(crate) open_descriptors: u64,
     pub(crate) bytes_relayed: u64,
     pub(crate) worker_metrics: String,
+    /// How far the host's clock is behind what was signed here, where that is too far (R-POL-05).
+    pub(crate) clock_behind: Option<Duration>,
     /// Nodes of which the worker met two processes: id, the kept one's address, the other's.
     pub(crate) cloned: Vec<(NodeId, String, String)>,
 }

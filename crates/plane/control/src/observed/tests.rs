@@ -21,6 +21,7 @@ fn listening(pid: u32) -> RelayReport {
         open_descriptors: 0,
         bytes_relayed: 0,
         worker_metrics: String::new(),
+        clock_behind: None,
         cloned: Vec::new(),
     }
 }

@@ -22,10 +22,15 @@ use fairlead_trust::{PayloadType, PolicyLease, RelayPolicy, Verified, seal};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Status, Streaming};
 
 /// How often a lease is renewed, so that an outage starts with nearly the full lease.
 const LEASE_EVERY: Duration = Duration::from_secs(600);
+/// How soon a lease that is due and could not be sent is looked at again. What it waits for (a policy,
+/// the commit of its number, the worker's word that it holds it) wakes the session by itself; without
+/// a least wait, the session would spin until then (R-SHD-03).
+const LEASE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Nodes of which a report may say that two processes came; a worker names no more.
 const CLONED_MAX: usize = 64;
 /// The least time between two pushes of the same policy to the same worker process: one that
@@ -184,7 +189,7 @@ impl Task {
 
     async fn serve(
         &mut self,
-        up: &mut Streaming<pb::RelayUp>,
+        up: &mut (impl Stream<Item = Result<pb::RelayUp, Status>> + Unpin),
         probes: &mut mpsc::Receiver<fairlead_rpc::ProbeRequest>,
         cancel: &tokio_util::sync::CancellationToken,
     ) -> Ended {
@@ -197,20 +202,20 @@ impl Task {
             if let Err(ended) = self.follow().await {
                 return ended;
             }
-            let lease_wait = self.lease_wait();
+            let lease_wait = self.lease_wait().max(LEASE_AGAIN_AFTER);
             tokio::select! {
                 () = cancel.cancelled() => return Ended::Replaced,
-                message = up.message() => {
+                message = up.next() => {
                     heard = tokio::time::Instant::now();
                     match message {
-                        Ok(Some(pb::RelayUp { body: Some(body) })) => {
+                        Some(Ok(pb::RelayUp { body: Some(body) })) => {
                             if let Err(ended) = self.hear(body).await {
                                 return ended;
                             }
                         }
                         // A message of a newer version.
-                        Ok(Some(pb::RelayUp { body: None })) => {}
-                        Ok(None) | Err(_) => return Ended::Gone,
+                        Some(Ok(pb::RelayUp { body: None })) => {}
+                        None | Some(Err(_)) => return Ended::Gone,
                     }
                 }
                 probe = probes.recv() => match probe {
@@ -337,15 +342,33 @@ impl Task {
         }
     }
 
+    /// Tells of a clock that was set back during the session (R-POL-05): at its beginning it is the
+    /// session that is refused.
+    fn tell_clock(&self, before: Option<Duration>, now: Option<Duration>) {
+        let Some(news) = clock_news(before, now) else {
+            return;
+        };
+        let Some(suppressed) = told::session("clock") else {
+            return;
+        };
+        match news {
+            Err(fault) => tracing::warn!(relay = %self.id, suppressed, "{fault}"),
+            Ok(()) => tracing::info!(relay = %self.id, suppressed, "the relay's clock is right again"),
+        }
+    }
+
     async fn hear(&mut self, body: relay_up::Body) -> Result<(), Ended> {
         match body {
             relay_up::Body::Hello(_) => return Err(Ended::Protocol),
             relay_up::Body::Status(status) => {
                 let report = report(status);
                 let (cloned, applied) = (report.cloned.clone(), report.applied);
+                let behind = report.clock_behind;
+                let mut before = None;
                 if let Some(observed) = self.inner.observed.lock().relays.get_mut(&self.id) {
-                    observed.status = Some(report);
+                    before = observed.status.replace(report);
                 }
+                self.tell_clock(before.and_then(|report| report.clock_behind), behind);
                 if let (Some(head), Some(record)) = (applied, self.inner.ledger.state().relay(self.id)) {
                     let (name, now) = (record.name.0.to_string(), self.inner.clock.wall());
                     self.inner.revocations.applied(self.id, &name, &head, now);
@@ -380,6 +403,19 @@ impl Task {
     }
 }
 
+/// What there is to say of a relay's clock: whether it differs or no longer does; nothing where the
+/// last report said the same.
+fn clock_news(before: Option<Duration>, now: Option<Duration>) -> Option<Result<(), String>> {
+    match (before, now) {
+        (None, Some(behind)) => Some(Err(format!(
+            "clock differs by {}: the relay's clock is behind what was signed here; it admits by the signed times",
+            crate::enrol::about(behind)
+        ))),
+        (Some(_), None) => Some(Ok(())),
+        (None, None) | (Some(_), Some(_)) => None,
+    }
+}
+
 async fn wait(changes: &mut watch::Receiver<u64>) -> bool {
     changes.changed().await.is_ok()
 }
@@ -405,6 +441,7 @@ fn report(status: pb::RelayStatus) -> RelayReport {
         open_descriptors: status.open_descriptors,
         bytes_relayed: status.bytes_relayed,
         worker_metrics: text(status.worker_metrics),
+        clock_behind: Some(Duration::from_millis(status.clock_behind_ms)).filter(|behind| !behind.is_zero()),
         cloned: status
             .cloned_nodes
             .into_iter()
@@ -522,3 +559,6 @@ async fn record_return(inner: &Inner, id: RelayId, first: bool, caller: Caller) 
     change.put(key::relay(id), &after);
     turn.commit(change).await
 }
+
+#[cfg(test)]
+mod tests;
