@@ -295,13 +295,22 @@ impl FromStr for ListenAddress {
             allowed: ALLOWED,
             ..e
         };
-        let address = HostPort::parse(text, None).map_err(listen)?;
-        address.as_socket_addr().map(Self).ok_or_else(|| AddressError {
+        let fail = |reason| AddressError {
             text: text.chars().take(128).collect(),
             what: "a listen address",
-            reason: "its host is a name, not an IP address",
+            reason,
             allowed: ALLOWED,
-        })
+        };
+        let address = HostPort::parse(text, None).map_err(listen)?;
+        let address = address
+            .as_socket_addr()
+            .ok_or_else(|| fail("its host is a name, not an IP address"))?;
+        // No TCP connection can have such an end (RFC 9293 section 3.9.2.3).
+        match address.ip().to_canonical() {
+            IpAddr::V4(ip) if ip.is_broadcast() => Err(fail("its host is the broadcast address")),
+            ip if ip.is_multicast() => Err(fail("its host is a multicast address")),
+            IpAddr::V4(_) | IpAddr::V6(_) => Ok(Self(address)),
+        }
     }
 }
 
@@ -413,5 +422,23 @@ mod tests {
             "[::1]:15432".parse::<ListenAddress>().unwrap().to_string(),
             "[::1]:15432"
         );
+    }
+
+    /// A daemon listens where a TCP connection can end.
+    #[test]
+    fn nobody_listens_on_broadcast_or_multicast() {
+        for (text, reason) in [
+            ("255.255.255.255:55", "broadcast"),
+            ("[::ffff:255.255.255.255]:55", "broadcast"),
+            ("224.0.0.1:55", "multicast"),
+            ("239.255.255.255:55", "multicast"),
+            ("[ff02::1]:55", "multicast"),
+        ] {
+            let error = text.parse::<ListenAddress>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+        for text in ["0.0.0.0:55", "[::]:55", "127.0.0.1:55", "223.255.255.255:55"] {
+            assert!(text.parse::<ListenAddress>().is_ok(), "{text}");
+        }
     }
 }

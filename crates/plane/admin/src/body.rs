@@ -15,14 +15,21 @@ use fairlead_control::api::{Fault, MemberRole, Scope};
 use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{ApiCode, FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use node::Node;
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Greatest body in bytes: an enrolment with its CSR has 2 KiB.
 pub(crate) const BODY_LEN_MAX: usize = 64 << 10;
+/// How much of a larger body is read and thrown away, so that clients that send all before they read
+/// get the answer: a connection that is closed over unread bytes is reset (RFC 9112 section 9.6). Some
+/// 50 ms of work.
+const DISCARDED_MAX: usize = 64 << 20;
+/// How long that may take.
+const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Characters of a wrong text that are repeated in a message.
 const SHOWN_MAX: usize = 64;
 /// The field of a fault that belongs to no field.
@@ -170,7 +177,8 @@ impl<T: Schema, S: Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refused> {
         check_content_type(request.headers())?;
-        let bytes = read(request.into_body()).await?;
+        let (head, body) = request.into_parts();
+        let bytes = read(&head.headers, body).await?;
         Ok(Self(parse(&bytes)?))
     }
 }
@@ -192,16 +200,41 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), Refused> {
     )
 }
 
-async fn read(body: HttpBody) -> Result<Bytes, Refused> {
-    match Limited::new(body, BODY_LEN_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Refused::new(
+async fn read(headers: &HeaderMap, mut body: HttpBody) -> Result<Bytes, Refused> {
+    let too_large = || {
+        Refused::new(
             ApiCode::TooLarge,
             format!("the body is larger than {BODY_LEN_MAX} bytes"),
-        )),
+        )
+    };
+    // A client that asks first sends nothing after a no.
+    let len = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if headers.contains_key(EXPECT) && len.is_some_and(|len| len > BODY_LEN_MAX as u64) {
+        return Err(too_large());
+    }
+    match Limited::new(&mut body, BODY_LEN_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            // However it ends, the answer is the same.
+            let _ = tokio::time::timeout(DISCARD_WAIT_MAX, discard(body)).await;
+            Err(too_large())
+        }
         Err(error) => {
             tracing::debug!(%error, "a request's body ended early");
             Err(Refused::new(ApiCode::InvalidRequest, "the body ended early"))
+        }
+    }
+}
+
+/// Reads what is left of a body, up to a bound.
+async fn discard(mut body: HttpBody) {
+    let mut left = DISCARDED_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
         }
     }
 }

@@ -18,6 +18,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -214,4 +215,34 @@ async fn a_reader_that_stops_reading_is_cut_off() {
     // Streams end with the control plane: it does not wait for them.
     let stopped = tokio::time::timeout(Duration::from_secs(4), serving.join_next());
     stopped.await.unwrap().unwrap().unwrap().unwrap();
+}
+
+/// A client that sends its whole body before it reads gets the answer, not a reset.
+#[tokio::test]
+async fn a_huge_body_gets_its_answer() {
+    let subject = Subject::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cancel = CancellationToken::new();
+    let serving = tokio::spawn(fairlead_control::serve(
+        subject.control.clone(),
+        subject.router.clone(),
+        listener,
+        cancel.clone(),
+    ));
+    let mut stream = connect(&subject, address, &["http/1.1"]).await;
+    let len = 20_000_000;
+    let head = format!(
+        "POST /v1/nodes HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nContent-Type: \
+         application/json\r\nContent-Length: {len}\r\n\r\n",
+        subject.token
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b' '; len]).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    cancel.cancel();
+    serving.await.unwrap().unwrap();
 }
