@@ -185,8 +185,7 @@ impl Run<'_> {
         };
         for (side, end) in self.ends.iter_mut().enumerate() {
             let mut out = BytesMut::new();
-            end.stream
-                .poll_transmit(leg, self.now, &mut out, TRANSMIT_BATCH);
+            end.stream.poll_transmit(leg, self.now, &mut out, TRANSMIT_BATCH);
             wires[1 - side].extend(out);
         }
     }
