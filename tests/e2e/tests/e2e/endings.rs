@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_testkit::target::{self, Behaviour};
-use fairlead_testkit::{Ends, Pool, Role, Target, verified};
+use fairlead_testkit::{Ends, Pool, Role, Target, verified, wait};
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -253,5 +253,62 @@ async fn kill_the_carrier(pool: &Pool) -> Result<()> {
     }
     let old = pool.kill9(Role::Worker(&most.0))?;
     pool.back(Role::Worker(&most.0), old).await?;
+    Ok(())
+}
+
+/// R-STR-02: a node's daemon is killed in the middle of a download, or while a target waits: who is cut off
+/// reads an error, and never a clean end, on either side.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_daemon_is_no_clean_end() -> Result<()> {
+    let sends = Target::start(Behaviour::BytesThenClose {
+        seed: 15,
+        len: 64 * MIB,
+    })
+    .await?;
+    let echo = Target::echo().await?;
+    let pool = pool_to(&[("send", &sends), ("echo", &echo)]).await?;
+    for round in 0..3 {
+        let (mut stream, _) = wait::until("the download begins", LIMIT, || async {
+            let mut stream = connect(&pool, "send").await?;
+            verified::receive(&mut stream, 15, MIB).await?;
+            anyhow::Ok(stream)
+        })
+        .await?;
+        let old = pool.kill9(Role::Node("alpha"))?;
+        let rest = tokio::time::timeout(LIMIT, async {
+            let mut bytes = vec![0; 64 * 1024];
+            loop {
+                match stream.read(&mut bytes).await {
+                    Ok(0) => break None,
+                    Ok(_) => {}
+                    Err(error) => break Some(error.kind()),
+                }
+            }
+        });
+        let end = rest.await?;
+        ensure!(
+            end == Some(ErrorKind::ConnectionReset),
+            "round {round}: the download ended with {end:?}"
+        );
+        pool.back(Role::Node("alpha"), old).await?;
+
+        let (_stream, _) = wait::until("the target answers", LIMIT, || async {
+            let mut stream = connect(&pool, "echo").await?;
+            verified::echo_on(&mut stream, round, 1000).await?;
+            anyhow::Ok(stream)
+        })
+        .await?;
+        let old = pool.kill9(Role::Node("beta"))?;
+        let outcome = echo.outcome(LIMIT).await?;
+        let error = outcome
+            .error
+            .with_context(|| format!("round {round}: the target read a clean end"))?;
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        ensure!(
+            kind == Some(ErrorKind::ConnectionReset),
+            "round {round}: {error:#}"
+        );
+        pool.back(Role::Node("beta"), old).await?;
+    }
     Ok(())
 }
