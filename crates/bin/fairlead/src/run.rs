@@ -42,8 +42,6 @@ pub(crate) enum RunError {
     Port(#[from] PortError),
     #[error(transparent)]
     Metrics(#[from] fairlead_telemetry::ServeError),
-    #[error("the runtime file cannot be written")]
-    RuntimeFile(#[source] member::MemberError),
     #[error("the control plane cannot start")]
     ControlOpen(#[source] OpenError),
     #[error("the control plane ended")]
@@ -75,11 +73,7 @@ impl Failing for RunError {
             | Self::Supervisor(_)
             | Self::Worker(_)
             | Self::Node(_) => Exit::of_system(self),
-            Self::Runtime(_)
-            | Self::Signals(_)
-            | Self::Program(_)
-            | Self::RuntimeFile(_)
-            | Self::StopTimeout => Exit::Failed,
+            Self::Runtime(_) | Self::Signals(_) | Self::Program(_) | Self::StopTimeout => Exit::Failed,
         }
     }
 }
@@ -256,7 +250,7 @@ async fn control(settings: ControlSettings, cancel: CancellationToken) -> Result
         listen: listener.local_addr().ok().map(|a| a.to_string()),
     };
     let folder = ControlFolder::new(settings.common.dir);
-    member::write_runtime(&folder.runtime_path(), &info).map_err(RunError::RuntimeFile)?;
+    let _announced = member::announce(folder.runtime_path(), info.clone());
     let rest = fairlead_admin::router(control.clone());
     tracing::info!(
         listen = info.listen.as_deref().unwrap_or_default(),

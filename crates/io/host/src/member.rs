@@ -16,6 +16,8 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
 /// Which member the folder belongs to.
@@ -118,6 +120,8 @@ const FOLDER_MODE: u32 = 0o700;
 const PUBLIC_MODE: u32 = 0o644;
 /// A member.json is below 2 KiB; a bundle of 16 keys too.
 const JSON_LEN_MAX: usize = 64 << 10;
+/// How often a runtime file that could not be written is tried again.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
 /// A key or a chain of a few certificates in PEM.
 const PEM_LEN_MAX: usize = 256 << 10;
 
@@ -266,12 +270,9 @@ impl MemberFolder {
         Ok(file::read_text(&self.ca_path(), PEM_LEN_MAX)?)
     }
 
-    /// Writes `runtime.json`, when the daemon is ready.
-    ///
-    /// # Errors
-    /// The file system failed.
-    pub fn write_runtime(&self, info: &RuntimeInfo) -> Result<(), MemberError> {
-        write_runtime(&self.runtime_path(), info)
+    /// Writes `runtime.json`, when the daemon is ready; a failure is a warning.
+    pub fn announce(&self, info: RuntimeInfo) -> Announced {
+        announce(self.runtime_path(), info)
     }
 
     /// Reads `runtime.json`; `None` if no daemon has written it. The process may be gone.
@@ -341,6 +342,50 @@ pub fn write_runtime(path: &Path, info: &RuntimeInfo) -> Result<(), MemberError>
         PUBLIC_MODE,
         json::runtime_to_json(info).as_bytes(),
     )?)
+}
+
+/// Keeps trying to write a runtime file, for as long as it is held.
+#[derive(Debug)]
+#[must_use = "what could not be written is tried again only while this is held"]
+pub struct Announced(JoinSet<()>);
+
+impl Announced {
+    /// Ends the tries: afterwards nothing is written.
+    pub async fn end(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+/// Writes a daemon's runtime file, or warns and tries again until it is written: it only informs, and
+/// a daemon on a full disk runs without it. What an earlier process said of itself does not stay.
+/// Runs in a tokio runtime.
+pub fn announce(path: PathBuf, info: RuntimeInfo) -> Announced {
+    let mut tries = JoinSet::new();
+    let Err(error) = write_runtime(&path, &info) else {
+        return Announced(tries);
+    };
+    tracing::warn!(
+        error = &error as &(dyn std::error::Error + 'static),
+        path = %path.display(),
+        "the runtime file cannot be written and is tried again; until then doctor and up do not see this daemon"
+    );
+    if let Err(error) = file::remove(&path) {
+        tracing::warn!(
+            error = &error as &(dyn std::error::Error + 'static),
+            path = %path.display(),
+            "the runtime file of an earlier process stays behind"
+        );
+    }
+    tries.spawn(async move {
+        loop {
+            tokio::time::sleep(ANNOUNCE_AGAIN).await;
+            if write_runtime(&path, &info).is_ok() {
+                tracing::info!(path = %path.display(), "the runtime file is written");
+                return;
+            }
+        }
+    });
+    Announced(tries)
 }
 
 /// Reads a daemon's runtime file; `None` if there is none.

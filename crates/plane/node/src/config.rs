@@ -129,7 +129,7 @@ pub enum NodeError {
     #[error("the node's folder cannot be taken")]
     Lock(#[from] LockError),
     /// The member's files.
-    #[error("the node's folder cannot be used; enrol the node first")]
+    #[error("the node's folder cannot be used{}", advice(.0))]
     Folder(#[from] MemberError),
     /// The folder is a relay's.
     #[error("the folder belongs to relay {0}, not to a node")]
@@ -151,9 +151,33 @@ pub enum NodeError {
     Ended(&'static str),
 }
 
+/// Enrolling makes what is missing; it mends neither a disk nor a damaged file.
+fn advice(error: &MemberError) -> &'static str {
+    match error {
+        MemberError::File(file) if file.is_absent() => "; enrol the node first",
+        MemberError::File(_) | MemberError::Json { .. } | MemberError::Faults { .. } => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fairlead_host::member::MemberFolder;
+
+    #[test]
+    fn enrolling_is_advised_only_where_a_file_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = MemberFolder::new(dir.path().to_owned());
+        let said = || NodeError::from(folder.load().unwrap_err()).to_string();
+        assert!(said().ends_with("; enrol the node first"), "{}", said());
+        for damaged in ["", "{", "{}"] {
+            std::fs::write(folder.config_path(), damaged).unwrap();
+            assert!(!said().contains("enrol"), "{}", said());
+        }
+        std::fs::remove_file(folder.config_path()).unwrap();
+        std::fs::create_dir(folder.config_path()).unwrap();
+        assert!(!said().contains("enrol"), "{}", said());
+    }
 
     #[test]
     fn memory_has_a_unit_and_a_range() {

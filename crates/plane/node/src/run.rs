@@ -265,7 +265,7 @@ pub(crate) async fn start_and_wait(
         metrics_url,
         listen: None,
     };
-    folder.write_runtime(&info)?;
+    let announced = folder.announce(info);
     fairlead_host::notify_ready();
     tracing::info!(%node, name = %member.name, %boot, "node daemon runs");
 
@@ -284,6 +284,7 @@ pub(crate) async fn start_and_wait(
         sessions.dialler.close().await;
     };
     let _ = tokio::time::timeout(STOP_MAX, rest).await;
+    announced.end().await;
     if let Err(error) = folder.remove_runtime() {
         tracing::warn!(error = chain(&error), "runtime.json stays behind");
     }

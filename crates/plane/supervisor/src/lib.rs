@@ -130,11 +130,11 @@ pub async fn run(config: SupervisorConfig, cancel: CancellationToken) -> Result<
         ),
         None => None,
     };
-    shared.folder.write_runtime(&RuntimeInfo {
+    let _announced = shared.folder.announce(RuntimeInfo {
         pid: std::process::id(),
         metrics_url: served.as_ref().map(fairlead_telemetry::Served::url),
         listen: None,
-    })?;
+    });
     tracing::info!(%relay, name = %shared.member.name, control = %shared.member.control, "supervisor started");
     fairlead_host::notify_ready();
     let mut tasks = JoinSet::new();

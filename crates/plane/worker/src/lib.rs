@@ -202,19 +202,20 @@ pub async fn run(config: WorkerConfig, cancel: CancellationToken) -> Result<(), 
     let _memory = AbortOnDropHandle::new(relay.tasks.spawn(relay.memory.clone().run(relay.ended.clone())));
     let _keeping = AbortOnDropHandle::new(relay.tasks.spawn(keeping(Arc::clone(&relay))));
     let runtime = own_folder.join("runtime.json");
-    fairlead_host::member::write_runtime(
-        &runtime,
-        &RuntimeInfo {
+    let announced = fairlead_host::member::announce(
+        runtime.clone(),
+        RuntimeInfo {
             pid: std::process::id(),
             metrics_url,
             listen: Some(listening.to_string()),
         },
-    )?;
+    );
     info!(%listening, relay = %id, "worker listens");
     fairlead_host::notify_ready();
     let grace = told_to_stop(asked, cancel).await;
     fairlead_host::notify_stopping();
     end(&relay, grace).await;
+    announced.end().await;
     fairlead_host::file::remove(&runtime)?;
     Ok(())
 }

@@ -48,7 +48,7 @@ fn what_is_saved_is_loaded() {
         metrics_url: Some("http://127.0.0.1:1/metrics".to_owned()),
         listen: None,
     };
-    folder.write_runtime(&info).unwrap();
+    write_runtime(&folder.runtime_path(), &info).unwrap();
     assert_eq!(folder.read_runtime().unwrap(), Some(info));
 
     let node = MemberConfig {

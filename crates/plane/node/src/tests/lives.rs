@@ -173,3 +173,20 @@ async fn a_relay_that_left_the_policy_leaves_no_series() {
     pool.publish().await;
     eventually("the relay's series to end", || reached.get(&label).is_none()).await;
 }
+
+/// The runtime file only informs: a daemon that cannot write it serves all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_daemon_without_its_runtime_file_serves() {
+    let mut pool = Pool::start(1, &[echo().await]).await;
+    let runtime = pool.alpha.folder().runtime_path();
+    eventually("the runtime file", || runtime.is_file()).await;
+    // Nothing can be renamed over a folder with something in it.
+    std::fs::remove_file(&runtime).unwrap();
+    std::fs::create_dir(&runtime).unwrap();
+    std::fs::write(runtime.join("in the way"), "").unwrap();
+    pool.alpha.kill_and_restart().await;
+    let bytes = pattern(1, 20_000);
+    assert!(exchange(pool.connect(0).await, &bytes).await.unwrap() == bytes);
+    // The end of the daemon would be the error's.
+    pool.alpha.stop().await;
+}
