@@ -138,6 +138,18 @@ fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
         RelayState::NotReady | RelayState::Pending | RelayState::Ready => {}
     }
     copies(object(), relay.copies.as_ref(), found);
+    if let Some(behind) = relay.clock_behind.filter(|_| relay.state != RelayState::Offline) {
+        found.add(
+            Severity::Warning,
+            "CLOCK_DIFFERS",
+            object(),
+            format!(
+                "Clock differs by {} s: the clock of relay {name}'s host is behind the control plane's.",
+                behind.as_secs()
+            ),
+            "Set that host's clock right, and keep it right: chrony or systemd-timesyncd does.",
+        );
+    }
     if let Some(end) = relay.policy.lease_not_after {
         lease(relay, end, now, found);
     }

@@ -90,6 +90,7 @@ impl<'a> Viewer<'a> {
             },
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             endpoints: endpoints_on(&self.documents.placements, id),
+            clock_behind: status.and_then(|s| s.clock_behind),
             copies: observed.and_then(|o| self.copies(&o.processes)),
         }
     }

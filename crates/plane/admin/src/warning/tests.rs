@@ -30,6 +30,7 @@ fn policy(lease_left: Duration) -> PolicyView {
 fn relay(name: &str, state: RelayState) -> RelayView {
     RelayView {
         copies: None,
+        clock_behind: None,
         id: rng::new_id(),
         name: name.parse().unwrap(),
         address: "127.0.0.1:9443".parse().unwrap(),
@@ -218,6 +219,27 @@ fn each_trouble_is_named_with_what_to_do_most_urgent_first() {
         assert!(["pool", "relay", "node", "link"].contains(&warning.kind.as_str()));
         assert_eq!(warning.id.is_empty(), warning.kind == "pool");
     }
+}
+
+/// R-POL-05: a clock that was set back while its relay is connected is named; an offline relay's last
+/// report says nothing of now.
+#[test]
+fn a_clock_that_differs_is_named() {
+    let mut behind = relay("a", RelayState::Ready);
+    behind.clock_behind = Some(HOUR);
+    let look_at = |relay: &RelayView| look(vec![relay.clone(), relay_b()], Vec::new(), Vec::new());
+    assert_eq!(lines(&look_at(&behind)), ["warning CLOCK_DIFFERS a"]);
+    let warning = &warnings(&look_at(&behind))[0];
+    assert!(
+        warning.message.starts_with("Clock differs by 3600 s"),
+        "{warning:?}"
+    );
+    behind.state = RelayState::Offline;
+    assert_eq!(lines(&look_at(&behind)), ["critical RELAY_OFFLINE a"]);
+}
+
+fn relay_b() -> RelayView {
+    relay("b", RelayState::Ready)
 }
 
 /// Each reason has its own advice: a full disk is not looked for at a firewall.

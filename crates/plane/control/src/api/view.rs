@@ -211,6 +211,9 @@ pub struct RelayView {
     pub endpoints: u64,
     /// Two processes that use its identity; `None` while there is one.
     pub copies: Option<CopiesView>,
+    /// How far its host's clock is behind what was signed here, where that is more than 60 s, by its
+    /// last report (R-POL-05).
+    pub clock_behind: Option<std::time::Duration>,
 }
 
 /// How a node reaches one relay.
