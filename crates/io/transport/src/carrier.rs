@@ -6,6 +6,8 @@ use crate::leg::{Leg, LegCode};
 use fairlead_model::{Identity, RefusalCode};
 use quinn::{ConnectionError, VarInt};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// One authenticated QUIC connection. Clones are handles of the same connection; it closes when
@@ -18,6 +20,32 @@ pub struct Carrier {
     connection: quinn::Connection,
     peer: Identity,
     credit: Credit,
+    _counted: Option<Arc<Counted>>,
+}
+
+/// How many carriers there are. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Count(Arc<AtomicUsize>);
+
+/// One of them, until dropped.
+#[derive(Debug)]
+struct Counted(Count);
+
+impl Count {
+    fn one(&self) -> Arc<Counted> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Counted(self.clone()))
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How a carrier ended.
@@ -68,6 +96,15 @@ impl Carrier {
             connection,
             peer,
             credit: Credit::new(legs_max),
+            _counted: None,
+        }
+    }
+
+    /// The same, counted until its last handle is dropped.
+    pub(crate) fn counted(self, count: &Count) -> Self {
+        Self {
+            _counted: Some(count.one()),
+            ..self
         }
     }
 

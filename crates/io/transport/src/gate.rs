@@ -6,6 +6,7 @@ use fairlead_room::{Place, Room, accountable};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 
 /// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
 const RETRY_FROM: usize = 64;
@@ -37,6 +38,8 @@ pub struct ListenerStats {
 #[derive(Debug)]
 pub(crate) struct Gate {
     room: Room<IpAddr>,
+    /// Held by the one that looks for a place; the others wait behind it, first come, first served.
+    turn: Mutex<()>,
     max: usize,
     retried: AtomicU64,
 }
@@ -45,6 +48,7 @@ impl Gate {
     pub(crate) fn new(handshakes_max: usize, per_address_max: usize) -> Self {
         Self {
             room: Room::with_grace(handshakes_max, per_address_max, GRACE),
+            turn: Mutex::new(()),
             max: handshakes_max,
             retried: AtomicU64::new(0),
         }
@@ -63,22 +67,22 @@ impl Gate {
         }
     }
 
-    /// A place for a peer that has proved its address, or that comes while nothing is busy; without
-    /// one it must prove it first, which is counted. Cancel-safe.
-    pub(crate) async fn admit(&self, from: IpAddr, validated: bool) -> Option<Place<IpAddr>> {
+    /// Whether a peer that has not proved its address is to do so before it costs anything, which is
+    /// counted.
+    pub(crate) fn asks_for_proof(&self, from: IpAddr) -> bool {
         let address = accountable(from);
         let is_busy = self.room.len() >= RETRY_FROM || self.room.held_by(&address) >= RETRY_FROM_ADDRESS;
-        if is_busy && !validated {
+        if is_busy {
             self.retried.fetch_add(1, Ordering::Relaxed);
-            return None;
         }
-        Some(self.enter(from).await)
+        is_busy
     }
 
-    /// A place for a peer whose address is proved; waits where all are new, at most for the grace: who
-    /// comes behind it waits in the socket's queue. Cancel-safe.
+    /// A place for a peer whose address is proved, or need not be; waits where all are new, at most for the grace: who
+    /// comes behind it waits in its turn, or in the socket's queue. Cancel-safe.
     pub(crate) async fn enter(&self, from: IpAddr) -> Place<IpAddr> {
         let address = accountable(from);
+        let _turn = self.turn.lock().await;
         loop {
             match self.room.try_enter(address, Instant::now()) {
                 Ok(place) => return place,

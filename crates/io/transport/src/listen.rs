@@ -4,7 +4,7 @@
 //! address has several, a QUIC Retry is demanded first. Handshakes are bounded in number, per
 //! address and in time (F-10).
 
-use crate::carrier::{Carrier, CarrierEnd, canonical};
+use crate::carrier::{Carrier, CarrierEnd, Count, canonical};
 use crate::closing::Closing;
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
 use crate::gate::{Gate, ListenerStats};
@@ -12,6 +12,7 @@ use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_model::RefusalCode;
 use fairlead_room::Place;
 use fairlead_trust::certificate::CertificateError;
+use quinn::TransportConfig;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls_pki_types::CertificateDer;
 use std::io;
@@ -24,6 +25,15 @@ use std::time::Duration;
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// Legs of a peer before its handshake is done: its control stream, and none that could be used.
 const LEGS_OF_STRANGER_MAX: u32 = 8;
+/// First guess of the round trip to a stranger. It is short because quinn keeps a handshake that came to
+/// nothing for nine of them, so that its peer hears of it: evicted ones would else outnumber those that
+/// may be in progress.
+const RTT_OF_STRANGER: Duration = Duration::from_millis(33);
+/// Most connections that are no carriers, for each handshake that may be in progress: with those that came
+/// to nothing and are not gone yet. Where there are more, the next one waits.
+const UNPROVEN_PER_HANDSHAKE: usize = 2;
+/// How often an arrival that waits for them looks again.
+const UNPROVEN_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Most first packets that wait for [`Listener::accept`].
 const INCOMING_MAX: usize = 1_024;
 /// Most bytes kept of one handshake, and of all, until it is taken: a ClientHello with
@@ -40,8 +50,9 @@ pub struct ListenerConfig {
     pub reset_key: ResetKey,
     /// How its carriers behave.
     pub carrier: CarrierConfig,
-    /// Most handshakes at once. Default 512, some 10 MiB: with Retry before it, only peers that
-    /// really answer count, at about 20 KiB each. One more takes the place of the oldest.
+    /// Most handshakes at once. Default 256, some 5 MiB: with Retry before it, only peers that
+    /// really answer count, at about 20 KiB each. One more takes the place of the oldest, which costs
+    /// as much for another 0.3 s.
     pub handshakes_max: usize,
     /// Most handshakes at once from one IPv4 address or IPv6 /64. Default 64: a site behind one
     /// address whose nodes all come back at the same moment.
@@ -56,7 +67,7 @@ impl ListenerConfig {
             address,
             reset_key,
             carrier: CarrierConfig::default(),
-            handshakes_max: 512,
+            handshakes_max: 256,
             handshakes_per_address_max: 64,
         }
     }
@@ -122,6 +133,8 @@ pub struct Listener {
     legs_max: AtomicU32,
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
+    carriers: Count,
+    unproven_max: usize,
 }
 
 /// A peer that has begun a handshake and passed the bounds.
@@ -131,6 +144,7 @@ pub struct Arriving {
     tls: Arc<MemberTls>,
     legs_max: u32,
     place: Place<IpAddr>,
+    carriers: Count,
 }
 
 impl Listener {
@@ -162,7 +176,7 @@ impl Listener {
         let closing = Closing::default();
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server
-            .transport_config(Arc::new(of_stranger(&config.carrier).quic(&closing)))
+            .transport_config(Arc::new(of_stranger(&config.carrier, &closing)))
             .max_incoming(INCOMING_MAX)
             .incoming_buffer_size(INCOMING_BYTES)
             .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
@@ -187,6 +201,11 @@ impl Listener {
                 config.handshakes_max,
                 config.handshakes_per_address_max,
             )),
+            carriers: Count::default(),
+            unproven_max: config
+                .handshakes_max
+                .max(1)
+                .saturating_mul(UNPROVEN_PER_HANDSHAKE),
         })
     }
 
@@ -203,25 +222,37 @@ impl Listener {
     pub async fn accept(&self) -> Option<Arriving> {
         loop {
             let incoming = self.endpoint.accept().await?;
-            let validated = incoming.remote_address_validated();
-            let Some(place) = self.gate.admit(incoming.remote_address().ip(), validated).await else {
+            let from = incoming.remote_address().ip();
+            if !incoming.remote_address_validated() && self.gate.asks_for_proof(from) {
                 // Only fails for a peer that has proved its address, which is not asked again.
                 let _ = incoming.retry();
                 continue;
-            };
+            }
+            while self.unproven() >= self.unproven_max {
+                tokio::time::sleep(UNPROVEN_CHECK_EVERY).await;
+            }
+            let place = self.gate.enter(from).await;
             return Some(Arriving {
                 incoming,
                 tls: Arc::clone(&self.tls),
                 legs_max: self.legs_max.load(Ordering::Relaxed),
                 place,
+                carriers: self.carriers.clone(),
             });
         }
+    }
+
+    /// Connections that are no carriers: not yet, or no more.
+    pub(crate) fn unproven(&self) -> usize {
+        self.endpoint
+            .open_connections()
+            .saturating_sub(self.carriers.get())
     }
 
     /// Changes how later carriers behave.
     pub fn set_carrier(&self, carrier: &CarrierConfig) {
         let mut server = self.template.clone();
-        server.transport_config(Arc::new(of_stranger(carrier).quic(&self.closing)));
+        server.transport_config(Arc::new(of_stranger(carrier, &self.closing)));
         self.legs_max.store(carrier.legs_max, Ordering::Relaxed);
         self.endpoint.set_server_config(Some(server));
     }
@@ -278,7 +309,8 @@ impl Arriving {
             .and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok())
             .ok_or(AcceptError::NoCertificate)?;
         let (peer, _) = identity_of_chain(&chain, self.tls.domain()).map_err(AcceptError::Certificate)?;
-        let carrier = Carrier::new(connection, peer, self.legs_max.min(LEGS_OF_STRANGER_MAX));
+        let carrier =
+            Carrier::new(connection, peer, self.legs_max.min(LEGS_OF_STRANGER_MAX)).counted(&self.carriers);
         carrier.set_legs_max(self.legs_max);
         Ok(carrier)
     }
@@ -286,9 +318,12 @@ impl Arriving {
 
 /// The carrier of somebody who has proven nothing: quinn keeps some 90 bytes for each leg that its peer
 /// may open (F-10).
-fn of_stranger(carrier: &CarrierConfig) -> CarrierConfig {
-    CarrierConfig {
+fn of_stranger(carrier: &CarrierConfig, closing: &Closing) -> TransportConfig {
+    let mut config = CarrierConfig {
         legs_max: carrier.legs_max.min(LEGS_OF_STRANGER_MAX),
         ..carrier.clone()
     }
+    .quic(closing);
+    config.initial_rtt(RTT_OF_STRANGER);
+    config
 }

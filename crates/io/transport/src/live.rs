@@ -10,9 +10,12 @@
 //! host that is gone and no other.
 
 mod dial;
+mod hello;
 mod listen;
 
 pub use dial::{LiveAnswer, LiveDialError};
+#[cfg(test)]
+pub(crate) use listen::SESSIONS_MAX;
 pub use listen::{LiveAcceptError, LiveArriving, LiveBinding, LiveListener};
 
 use fairlead_hop::liveness::{LiveMessage, LostCause, MESSAGE_LEN, PING_INTERVAL, UNACKNOWLEDGED_MAX};

@@ -104,7 +104,8 @@ pub(crate) async fn serve(relay: Arc<Relay>, number: SessionNumber, arriving: Ar
         }
     };
     let span = info_span!("session", peer = %carrier.peer());
-    session(relay, number, carrier).instrument(span).await;
+    // Boxed once there is one: what only shakes hands pays for no session.
+    Box::pin(session(relay, number, carrier).instrument(span)).await;
 }
 
 async fn session(relay: Arc<Relay>, number: SessionNumber, carrier: Carrier) {

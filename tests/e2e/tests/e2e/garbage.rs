@@ -119,7 +119,8 @@ async fn good_ones_are_served(pool: &Pool, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// F-10: handshakes that do not go on, from many addresses, on TCP and UDP.
+/// F-10, R-GEN-02: handshakes that do not go on, from many addresses, at the control plane and at both
+/// doors of every relay together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Result<()> {
     let count = if is_soak() { 10_000 } else { 1_500 };
@@ -140,8 +141,10 @@ async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Resul
         let parts = parts.clone();
         async move { attack::storm(control, count, &parts, HANDSHAKE_LIMIT).await }
     });
-    let mut udp = JoinSet::new();
+    let (mut udp, mut live) = (JoinSet::new(), JoinSet::new());
     for relay in relays {
+        let parts = parts.clone();
+        live.spawn(async move { attack::storm(relay, count / 2, &parts, HANDSHAKE_LIMIT).await });
         udp.spawn(async move {
             let far = [quic::Far::OneByte, quic::Far::AlmostHello, quic::Far::Hello];
             quic::half_handshakes(relay, "relay.fairlead.internal", count / 2, &far, HANDSHAKE_LIMIT).await
@@ -157,6 +160,11 @@ async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Resul
     }
     ensure!(tally.open == 0, "{tally:?}");
     ensure!(tally.closed > count / 2, "{tally:?}");
+    while let Some(tally) = live.join_next().await {
+        let tally: Tally = tally?;
+        println!("9443/tcp: {tally:?}");
+        ensure!(tally.open == 0 && tally.closed > count / 4, "9443/tcp: {tally:?}");
+    }
     watched.settled().await
 }
 
@@ -169,7 +177,7 @@ async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
     let watched = Watched::of(&pool)?;
     let hello = tls::hello("relay.fairlead.internal")?;
     let all_but_one = hello.get(..hello.len() - 1).context("hello")?.to_vec();
-    let parts = [Vec::new(), vec![0x16], all_but_one];
+    let parts = [Vec::new(), vec![0x16], all_but_one, hello];
     let mut storms = JoinSet::new();
     for relay in pool.file()?.relays {
         let (at, parts): (SocketAddr, _) = (relay.address.parse()?, parts.clone());

@@ -1,5 +1,6 @@
 //! The relay's side.
 
+use super::hello::first_record;
 use super::{LiveConnection, set_up};
 use crate::carrier::canonical;
 use crate::gate::{Gate, ListenerStats};
@@ -19,8 +20,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Most handshakes at once, as of QUIC's listener: some 10 KiB each.
+/// Most handshakes at once, as of QUIC's listener. Until its hello is there, one is little more than its
+/// socket.
 const HANDSHAKES_MAX: usize = 512;
+/// Most of them that have a TLS session, some 10 KiB each: beside a storm at QUIC's listener they leave
+/// the process within what a storm may cost it (R-GEN-02).
+pub(crate) const SESSIONS_MAX: usize = 128;
 /// How long a refusal may take to leave.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
@@ -31,6 +36,7 @@ pub struct LiveListener {
     config: Arc<rustls::ServerConfig>,
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
+    sessions: Arc<Gate>,
 }
 
 /// A peer that has connected and passed the bounds.
@@ -41,6 +47,7 @@ pub struct LiveArriving {
     config: Arc<rustls::ServerConfig>,
     tls: Arc<MemberTls>,
     place: Place<IpAddr>,
+    sessions: Arc<Gate>,
 }
 
 /// A peer that has proved who it is and named its session; not answered yet.
@@ -51,7 +58,7 @@ pub struct LiveBinding {
     /// The hop session that it names.
     pub session: SessionId,
     tls: Box<TlsStream<TcpStream>>,
-    _place: Arc<Place<IpAddr>>,
+    _places: [Arc<Place<IpAddr>>; 2],
 }
 
 /// Why an arrival came to nothing.
@@ -91,6 +98,7 @@ impl LiveListener {
             config: Arc::new(config),
             tls,
             gate: Arc::new(Gate::new(HANDSHAKES_MAX, per_address_max)),
+            sessions: Arc::new(Gate::new(SESSIONS_MAX, per_address_max)),
         })
     }
 
@@ -122,6 +130,7 @@ impl LiveListener {
                 tls: Arc::clone(&self.tls),
                 // It has answered a SYN-ACK: its address is its own.
                 place: self.gate.enter(remote.ip()).await,
+                sessions: Arc::clone(&self.sessions),
             });
         }
     }
@@ -134,12 +143,23 @@ impl LiveListener {
     /// Changes the bound per address (policy has a setting for it).
     pub fn set_handshakes_per_address_max(&self, max: usize) {
         self.gate.set_per_address_max(max);
+        self.sessions.set_per_address_max(max);
+    }
+
+    /// How many of the handshakes have a TLS session.
+    #[cfg(test)]
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.stats().pending
     }
 
     /// What it has done to peers.
     #[must_use]
     pub fn stats(&self) -> ListenerStats {
-        self.gate.stats()
+        let all = self.gate.stats();
+        ListenerStats {
+            refused: all.refused + self.sessions.stats().refused,
+            ..all
+        }
     }
 }
 
@@ -162,40 +182,54 @@ impl LiveArriving {
     /// The peer was too slow, or is nobody of this installation.
     pub async fn finish(self) -> Result<LiveBinding, LiveAcceptError> {
         set_up(&self.tcp).map_err(LiveAcceptError::Failed)?;
-        let (tcp, member, place) = (self.tcp, self.tls, Arc::new(self.place));
-        let held = Arc::clone(&place);
-        let acceptor = TlsAcceptor::from(self.config);
-        // Boxed before it is held: a TLS session is large.
-        let binding = Box::pin(async move {
-            let mut tls = acceptor.accept(tcp).await.map_err(LiveAcceptError::Failed)?;
-            let session = tls.get_ref().1;
-            let chain: &[CertificateDer<'_>] =
-                session.peer_certificates().ok_or(LiveAcceptError::NoMember)?;
-            let (peer, _) =
-                identity_of_chain(chain, member.domain()).map_err(|_| LiveAcceptError::NoMember)?;
-            if session.alpn_protocol() != Some(ALPN) {
-                return Err(LiveAcceptError::NoMember);
+        let place = Arc::new(self.place);
+        let from = self.remote.ip();
+        let binding = async {
+            first_record(&self.tcp).await.map_err(LiveAcceptError::Failed)?;
+            let session = Arc::new(self.sessions.enter(from).await);
+            let places = [Arc::clone(&place), Arc::clone(&session)];
+            // Boxed once it is needed: a TLS session is large, and most of a storm have none.
+            let shaking = Box::pin(bind(self.config, self.tcp, self.tls, places));
+            tokio::select! {
+                bound = shaking => bound,
+                () = session.evicted() => Err(LiveAcceptError::Evicted),
             }
-            let mut message = [0; MESSAGE_LEN];
-            tls.read_exact(&mut message)
-                .await
-                .map_err(LiveAcceptError::Failed)?;
-            match LiveMessage::decode(&message)? {
-                LiveMessage::Bind(session) => Ok(LiveBinding {
-                    peer,
-                    session,
-                    tls: Box::new(tls.into()),
-                    _place: held,
-                }),
-                LiveMessage::Bound(_)
-                | LiveMessage::Refused(..)
-                | LiveMessage::Ping(_)
-                | LiveMessage::Pong(_) => Err(MessageFault { kind: message[0] }.into()),
-            }
-        });
+        };
         tokio::select! {
             bound = timeout(HANDSHAKE_DEADLINE, binding) => bound.unwrap_or(Err(LiveAcceptError::Deadline)),
             () = place.evicted() => Err(LiveAcceptError::Evicted),
+        }
+    }
+}
+
+/// The TLS handshake, and the message that names a session.
+async fn bind(
+    config: Arc<rustls::ServerConfig>,
+    tcp: TcpStream,
+    member: Arc<MemberTls>,
+    places: [Arc<Place<IpAddr>>; 2],
+) -> Result<LiveBinding, LiveAcceptError> {
+    let acceptor = TlsAcceptor::from(config);
+    let mut tls = acceptor.accept(tcp).await.map_err(LiveAcceptError::Failed)?;
+    let session = tls.get_ref().1;
+    let chain: &[CertificateDer<'_>] = session.peer_certificates().ok_or(LiveAcceptError::NoMember)?;
+    let (peer, _) = identity_of_chain(chain, member.domain()).map_err(|_| LiveAcceptError::NoMember)?;
+    if session.alpn_protocol() != Some(ALPN) {
+        return Err(LiveAcceptError::NoMember);
+    }
+    let mut message = [0; MESSAGE_LEN];
+    tls.read_exact(&mut message)
+        .await
+        .map_err(LiveAcceptError::Failed)?;
+    match LiveMessage::decode(&message)? {
+        LiveMessage::Bind(session) => Ok(LiveBinding {
+            peer,
+            session,
+            tls: Box::new(tls.into()),
+            _places: places,
+        }),
+        LiveMessage::Bound(_) | LiveMessage::Refused(..) | LiveMessage::Ping(_) | LiveMessage::Pong(_) => {
+            Err(MessageFault { kind: message[0] }.into())
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod authority;
 mod carriers;
+mod live;
 mod pairs;
 mod probes;
 mod strangers;

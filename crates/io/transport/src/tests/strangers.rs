@@ -3,6 +3,7 @@
 use super::{Bench, SOON, dialler, listener, node_id, relay_id, soon, taken};
 use crate::{AcceptError, CarrierEnd, ListenerConfig, ResetKey};
 use fairlead_model::{HostPort, Identity};
+use futures_util::FutureExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
@@ -104,6 +105,35 @@ async fn one_address_cannot_take_all_handshakes() {
     dials.shutdown().await;
     drop(held);
     assert_eq!(target.stats().pending, 0);
+}
+
+/// F-10: handshakes that were given up count until they are gone, so that a storm which evicts its own
+/// costs no more than the bound; a member gets in behind them.
+#[tokio::test]
+async fn handshakes_that_are_given_up_are_bounded_too() {
+    const HANDSHAKES: usize = 2;
+    let bench = Bench::new();
+    let relay = Identity::Relay(relay_id(5));
+    let mut config = ListenerConfig::new("127.0.0.1:0".parse().unwrap(), ResetKey::from_bytes([1; 32]));
+    config.handshakes_max = HANDSHAKES;
+    let target = crate::Listener::bind(config, bench.authority.member(relay)).unwrap();
+    let address: HostPort = target.local_address().unwrap().into();
+    let mut dials = tokio::task::JoinSet::new();
+    for n in 0..12 {
+        let dialler = dialler(bench.authority.member(Identity::Node(node_id(n))));
+        let address = address.clone();
+        dials.spawn(async move { dialler.dial(&address, relay).await });
+    }
+    let mut most = 0;
+    for _ in 0..12 {
+        let finish = soon(target.accept()).await.unwrap().finish();
+        // Begun, and given up at once.
+        assert!(finish.now_or_never().is_none());
+        most = most.max(target.unproven());
+    }
+    assert_eq!(most, 2 * HANDSHAKES);
+    soon(taken(&target)).await;
+    dials.shutdown().await;
 }
 
 /// A taken port is refused with its address.

@@ -12,5 +12,6 @@ mod moves;
 mod pool;
 mod recovery;
 mod refusals;
+mod starved;
 mod traffic;
 mod wire;
