@@ -208,8 +208,9 @@ fn is_fresh(association: &AcceptedAssociation, now: MonoTime) -> bool {
 }
 
 impl Slot {
-    /// The handshake has proved the consumer's key.
-    pub(crate) fn fill(self, secret: PairSecret, peer_boot: BootCounter, now: MonoTime) {
+    /// The handshake has proved the consumer's key. True if it is of a later run than any association that
+    /// the consumer has here.
+    pub(crate) fn fill(self, secret: PairSecret, peer_boot: BootCounter, now: MonoTime) -> bool {
         let association = AcceptedAssociation {
             peer: self.key.0,
             peer_boot,
@@ -218,10 +219,15 @@ impl Slot {
             numbers: Mutex::new(NumberWindow::new()),
         };
         let mut inner = self.table.lock();
+        let is_later = of_consumer(&inner.entries, self.key.0).all(|(_, entry)| match entry {
+            Entry::Ready(known) => known.peer_boot < peer_boot,
+            Entry::Pending(..) => true,
+        });
         make_room(&mut inner.entries, self.key.0);
         inner
             .entries
             .insert(self.key, Entry::Ready(Arc::new(association)));
+        is_later
     }
 }
 
@@ -326,6 +332,24 @@ mod tests {
                 .begin(relay(6), node(1), association(0xef), MonoTime(0))
                 .is_some()
         );
+    }
+
+    /// R-ENR-10: a later run is told from another association of a run that is known, and from that of an
+    /// earlier one, which its copy is.
+    #[test]
+    fn a_later_run_is_told_once() {
+        let table = AcceptedAssociations::default();
+        let fill = |n: u8, boot| {
+            let slot = table
+                .begin(relay(1), node(1), association(n), MonoTime(0))
+                .unwrap();
+            slot.fill(PairSecret::from_bytes([n; 32]), BootCounter(boot), MonoTime(0))
+        };
+        let told: Vec<bool> = (1..)
+            .zip([5, 5, 6, 5, 6, 7])
+            .map(|(n, boot)| fill(n, boot))
+            .collect();
+        assert_eq!(told, [true, false, true, false, false, true]);
     }
 
     /// A table that is full of associations which no open can use any more takes new ones: the old are

@@ -9,8 +9,8 @@
 //! the verified state that every other module follows; `session` keeps the hop sessions listed in
 //! `relays`; `listen` and `consumer` open streams, with `association` for their secrets, which `warm`
 //! makes ahead of need;
-//! `publisher`, `accepted` and `target` answer them, and `resumable` finds the live stream that a
-//! further leg is for; `driver` moves the bytes of each stream and, at the consumer, its legs from
+//! `publisher`, `accepted` and `target` answer them, `resumable` finds the live stream that a further
+//! leg is for, and `old_runs` ends those of consumers that have started anew; `driver` moves the bytes of each stream and, at the consumer, its legs from
 //! relay to relay; `paths` watches which of them still lead to the publisher.
 
 mod accepted;
@@ -30,6 +30,7 @@ mod live;
 mod liveness;
 mod memory;
 mod metrics;
+mod old_runs;
 mod open;
 mod paths;
 mod probe;

@@ -7,7 +7,7 @@ use fairlead_model::{BootCounter, NodeId, RouteId};
 use fairlead_stream::Stream;
 use futures_util::task::AtomicWaker;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 
@@ -78,6 +78,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct EndSignal {
     reason: AtomicU8,
+    suspended: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -130,9 +131,20 @@ impl LiveStreams {
 
     /// Ends every stream that `doomed` picks; returns how many.
     pub(crate) fn end(&self, reason: EndReason, doomed: impl Fn(&LiveStream) -> bool) -> usize {
+        self.end_where(reason, |stream, _| doomed(stream))
+    }
+
+    /// The same of those only that have no leg.
+    pub(crate) fn end_suspended(&self, reason: EndReason, doomed: impl Fn(&LiveStream) -> bool) -> usize {
+        self.end_where(reason, |stream, signal| {
+            doomed(stream) && signal.suspended.load(Ordering::Acquire)
+        })
+    }
+
+    fn end_where(&self, reason: EndReason, doomed: impl Fn(&LiveStream, &EndSignal) -> bool) -> usize {
         let mut ended = 0;
         for (stream, signal) in self.lock().streams.values() {
-            if doomed(stream) {
+            if doomed(stream, signal) {
                 signal.reason.store(reason.number(), Ordering::Release);
                 signal.waker.wake();
                 ended += 1;
@@ -155,6 +167,11 @@ impl LiveGuard {
     /// Tells a new stream what it may hold, before anything is sent of it.
     pub(crate) fn begin(&self, stream: &mut Stream) {
         self.memory.begin(stream);
+    }
+
+    /// Notes whether the stream has no leg.
+    pub(crate) fn note_suspension(&self, suspended: bool) {
+        self.signal.suspended.store(suspended, Ordering::Release);
     }
 
     /// Whether the stream is to end; registers the task to be woken when it is.
@@ -228,6 +245,22 @@ mod tests {
         assert_eq!(two.poll_end(&mut cx), None);
         drop(one);
         assert_eq!(live.len(), 1);
+    }
+
+    /// R-ENR-10: of an earlier run's streams those end that have no leg.
+    #[test]
+    fn what_has_a_leg_is_left_alone() {
+        let live = live_streams(StreamMemory::of_test(u64::MAX / 2));
+        let [attached, suspended, back] = [1, 1, 1].map(|boot| live.enter(stream(1, 1, boot)).unwrap());
+        suspended.note_suspension(true);
+        back.note_suspension(true);
+        back.note_suspension(false);
+        assert_eq!(live.end_suspended(EndReason::PeerRestarted, |_| false), 0);
+        assert_eq!(live.end_suspended(EndReason::PeerRestarted, |_| true), 1);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(suspended.poll_end(&mut cx), Some(EndReason::PeerRestarted));
+        assert_eq!(attached.poll_end(&mut cx), None);
+        assert_eq!(back.poll_end(&mut cx), None);
     }
 
     /// R-STR-04: the number of streams is bounded, and a place given back is free again.

@@ -9,8 +9,9 @@ use crate::association::StreamKind;
 use crate::driver::{AttachClaim, Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::failed::FailedTargets;
 use crate::grants::VerifiedGrants;
-use crate::live::{EndReason, LiveStream, LiveStreams};
+use crate::live::{LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::old_runs::OldRuns;
 use crate::probe::{answer_probe, is_probe};
 use crate::resumable::{FurtherLeg, Resumable, StreamName};
 use crate::target;
@@ -68,6 +69,7 @@ pub(crate) struct Publisher {
     pub(crate) metrics: NodeMetrics,
     pub(crate) resumable: Resumable,
     pub(crate) failed: FailedTargets,
+    pub(crate) old_runs: OldRuns,
     pub(crate) stream_config: Config,
     /// Where bytes of checks are sent back.
     pub(crate) tasks: TaskTracker,
@@ -135,17 +137,13 @@ impl Publisher {
         match pair::accept(leg, &self.tls, self.boot).await {
             Ok(accepted) if accepted.peer == consumer && accepted.association == incoming.association => {
                 let peer_boot = accepted.peer_boot;
-                slot.fill(accepted.secret, peer_boot, self.clock.mono());
+                let now = self.clock.mono();
+                if slot.fill(accepted.secret, peer_boot, now) {
+                    self.old_runs.succeeded(consumer, peer_boot, now);
+                }
                 self.metrics.associations.get_or_create(&role.into()).inc();
                 if let Some(suppressed) = told::association("accepted") {
                     tracing::info!(%consumer, association = %incoming.association, suppressed, "association accepted");
-                }
-                // An authenticated higher count: the consumer's earlier run knows no stream of ours.
-                let ended = self.live.end(EndReason::PeerRestarted, |s| {
-                    s.role == role && s.peer == consumer && s.peer_boot < peer_boot
-                });
-                if ended > 0 {
-                    tracing::info!(%consumer, ended, "consumer has restarted; its old streams end");
                 }
             }
             Ok(accepted) => {

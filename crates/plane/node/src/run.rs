@@ -14,6 +14,7 @@ use crate::live::{EndReason, LiveStreams};
 use crate::memory::Memory;
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::open::Unanswered;
+use crate::old_runs::OldRuns;
 use crate::paths::Paths;
 use crate::publisher::Publisher;
 use crate::relays::Relays;
@@ -67,6 +68,8 @@ pub(crate) struct Started {
     pub(crate) listeners: ListenerTable,
     /// What is carried.
     pub(crate) live: LiveStreams,
+    /// Who has started anew.
+    pub(crate) old_runs: OldRuns,
     /// Whose secrets are shared.
     pub(crate) associations: Arc<Associations>,
     /// What answers.
@@ -145,6 +148,7 @@ pub(crate) async fn start_and_wait(
         streams.clone(),
     ));
     identity.tell(associations.clone());
+    let old_runs = OldRuns::default();
     let stream_config = fairlead_stream::Config {
         hold: config.hold.get(),
         ..fairlead_stream::Config::default()
@@ -164,6 +168,7 @@ pub(crate) async fn start_and_wait(
         metrics: metrics.clone(),
         resumable: Resumable::default(),
         failed: FailedTargets::default(),
+        old_runs: old_runs.clone(),
         stream_config,
         tasks: streams.clone(),
         headroom: headroom.clone(),
@@ -219,6 +224,7 @@ pub(crate) async fn start_and_wait(
         relays: relays.clone(),
         listeners: listeners.clone(),
         live: live.clone(),
+        old_runs: old_runs.clone(),
         associations: associations.clone(),
         paths: paths.clone(),
         checker: Arc::downgrade(&checker),
@@ -238,7 +244,7 @@ pub(crate) async fn start_and_wait(
         relays,
         listeners: listeners.clone(),
         live: live.clone(),
-        clock,
+        clock: clock.clone(),
         metrics,
         metrics_url: metrics_url.clone().unwrap_or_default(),
         changed,
@@ -258,6 +264,10 @@ pub(crate) async fn start_and_wait(
     parts.spawn(named("associations", warm));
     parts.spawn(named("paths", watched));
     parts.spawn(named("memory", memory.run(back.clone())));
+    parts.spawn(named(
+        "old runs",
+        old_runs.end_all(live.clone(), clock, back.clone()),
+    ));
     parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
 
     let info = RuntimeInfo {

@@ -213,9 +213,13 @@ async fn keep(
             }
             return;
         }
+        let is_copy = end.is_copy();
         if established {
-            backoff.reset();
-            knock = Knock::new();
+            // The relay greets a copy before it sends it away.
+            if !is_copy {
+                backoff.reset();
+                knock = Knock::new();
+            }
             tracing::info!(relay = %target.name, reason = why, "hop session ended");
             if matches!(end, SessionEnd::Dead(Death::OtherBoot)) {
                 // Its next worker has just answered.
@@ -224,7 +228,6 @@ async fn keep(
         } else if let Some(suppressed) = log.allow(std::time::Instant::now()) {
             tracing::warn!(relay = %target.name, reason = why, suppressed, "relay is not reachable; trying again");
         }
-        let is_copy = end.is_copy();
         let wait = if is_copy {
             RETRY_OF_COPY / 2 + rng::jitter(RETRY_OF_COPY / 2)
         } else {
@@ -487,6 +490,10 @@ impl Control<'_> {
                         .relays
                         .mark(relay, self.number, |s| s.draining = true);
                 }
+                // Said on the control stream, often before the carrier's end can be seen.
+                NodeEvent::Closed {
+                    code: RefusalCode::IdentityInUse,
+                } => return Some(SessionEnd::Copy),
                 NodeEvent::Closed { code } => return Some(SessionEnd::Closed(code)),
                 NodeEvent::Rtt(rtt) => {
                     let label = RelayLabel::of(name);

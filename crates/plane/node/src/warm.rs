@@ -1,7 +1,7 @@
 //! Makes an association with each publisher as soon as one can be reached.
 //!
 //! The first application then waits for no handshake. And a publisher learns that this daemon has
-//! started anew: what the last run had open ends there at once, without waiting for the hold.
+//! started anew: what the last run had open ends there soon, without waiting for the hold.
 
 use crate::association::{Associations, PairRequest};
 use crate::backoff::Backoff;

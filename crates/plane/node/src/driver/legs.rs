@@ -350,6 +350,7 @@ impl Driver {
         let suspended = self.outcome.is_none() && self.stream.is_suspended();
         if suspended != self.suspended {
             self.suspended = suspended;
+            self.guard.note_suspension(suspended);
             let gauge = self
                 .metrics
                 .streams_suspended

@@ -2,6 +2,7 @@
 //! control plane at all (R-GEN-04).
 
 pub(crate) mod authority;
+mod copies;
 mod endings;
 mod hostile;
 mod liveness;

@@ -542,6 +542,20 @@ impl Node {
         self.started = started;
     }
 
+    /// Copies the daemon's folder and starts another one in it.
+    pub(crate) async fn start_copy(&self) -> Self {
+        let dir = self.dir.with_extension("copy");
+        copy_folder(&self.dir, &dir);
+        let (running, started) = run_node(&dir, self.hold, self.memory).await;
+        Self {
+            dir,
+            hold: self.hold,
+            memory: self.memory,
+            running: Some(running),
+            started,
+        }
+    }
+
     /// Ends the daemon in order.
     pub(crate) async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
@@ -565,6 +579,20 @@ impl Node {
     /// How many streams were refused with `code`.
     pub(crate) fn refused(&self, role: StreamRole, code: RefusalCode) -> u64 {
         self.started.metrics.refused_count(role, code)
+    }
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir(to).unwrap();
+    std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
     }
 }
 
