@@ -128,7 +128,10 @@ impl SendBuffer {
         let wanted = self.read_room.min(capacity);
         let full = |b: &Block| b.data.capacity() - b.data.len() < wanted.min(ROOM_BYTES_MIN);
         if self.blocks.back().is_none_or(full) {
-            let data = Vec::with_capacity(wanted);
+            // Where the peer's credit comes in crumbs, they share a block.
+            let room = self.max.saturating_sub(self.held + PIECE_OVERHEAD);
+            let least = READ_BYTES_MIN.min(usize::try_from(room).unwrap_or(usize::MAX));
+            let data = Vec::with_capacity(wanted.max(least));
             self.held += held_by(&data);
             self.blocks.push_back(Block {
                 start: self.written,
@@ -335,4 +338,25 @@ impl SendBuffer {
 /// What a block's memory costs.
 const fn held_by(data: &Vec<u8>) -> u64 {
     data.capacity() as u64 + PIECE_OVERHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I9: a peer whose credit comes a byte at a time makes no block of each of them.
+    #[test]
+    fn crumbs_of_credit_share_blocks() {
+        let mut buffer = SendBuffer::new(0);
+        let first = buffer.write(&vec![7; usize::try_from(AHEAD_BYTES).unwrap()]) as u64;
+        assert_eq!(first, AHEAD_BYTES);
+        let before = buffer.charge();
+        for limit in 1..=10_000 {
+            assert!(buffer.acknowledge(0, limit));
+            assert_eq!(buffer.write(b"ab"), 1, "at {limit}");
+        }
+        let grown = buffer.charge() - before;
+        assert!(grown < 10_000 * 7 / 5 + 4096, "{grown} bytes for 10,000");
+        assert_eq!(buffer.written(), AHEAD_BYTES + 10_000);
+    }
 }

@@ -6,9 +6,17 @@ use super::world::{ACCEPTOR, DIALLER, EndId, World};
 use fairlead_model::LegEpoch;
 use fairlead_stream::{End as Ending, INITIAL_WINDOW};
 
-/// What a send buffer may hold beside the peer's window: the reserve behind it, and blocks that are
-/// not full.
-const SEND_RESERVE: u64 = 512 * 1024;
+/// What may be written beyond the peer's limit.
+const AHEAD: u64 = 64 * 1024;
+/// Two blocks of a send buffer: the first may be acknowledged in part, the last be hardly filled.
+const TWO_BLOCKS: u64 = 2 * (64 * 1024 + 64);
+
+/// Most memory of a send buffer for what a peer's window allows: a block between the first and the last
+/// holds 4 KiB at least, of which less than a quarter is not used, and costs 64 bytes.
+const fn send_bound(peer_window: u64) -> u64 {
+    let bytes = peer_window + AHEAD;
+    bytes + bytes * 2 / 5 + TWO_BLOCKS
+}
 
 impl World<'_> {
     /// I7, I5: an attach that the machine verified was sealed by the dialler for this leg's relay and
@@ -120,7 +128,7 @@ impl World<'_> {
             assert!(p.acked <= held, "I2: a byte is freed that the far daemon has not");
         }
         let peer_window = self.plan.config[1 - end.side].window_max.max(INITIAL_WINDOW);
-        let bound = window + peer_window + SEND_RESERVE;
+        let bound = window + send_bound(peer_window);
         assert!(
             end.machine.charge() <= bound,
             "I9: {} bytes",

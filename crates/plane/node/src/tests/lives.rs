@@ -195,6 +195,7 @@ async fn a_daemon_without_its_runtime_file_serves() {
     std::fs::create_dir(&runtime).unwrap();
     std::fs::write(runtime.join("in the way"), "").unwrap();
     pool.alpha.kill_and_restart().await;
+    pool.ready().await;
     let bytes = pattern(1, 20_000);
     assert!(exchange(pool.connect(0).await, &bytes).await.unwrap() == bytes);
     // The end of the daemon would be the error's.
