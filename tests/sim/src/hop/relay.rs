@@ -16,7 +16,7 @@ use fairlead_model::{
     EndpointId, MonoTime, ProcessBootId, RefusalCode, RegistrationEpoch, RelayId, SessionId,
 };
 use fairlead_trust::{RunVerdict, Runs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Most hop sessions of one node; the oldest goes first.
@@ -29,6 +29,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Relay {
     pub(super) host: Host,
     handshakes: BTreeMap<CarrierId, Handshake>,
+    /// Carriers that a handshake was begun for, in this run or an earlier one.
+    dialled: BTreeSet<CarrierId>,
     last: u64,
     pub(super) sessions: BTreeMap<u64, RelaySession>,
     pub(super) registry: Registry<u64>,
@@ -73,6 +75,7 @@ impl Relay {
         Self {
             host,
             handshakes: BTreeMap::new(),
+            dialled: BTreeSet::new(),
             last: 0,
             sessions: BTreeMap::new(),
             registry: Registry::default(),
@@ -194,6 +197,11 @@ impl World<'_> {
         match (datagram.body, known) {
             (Body::Initial, None) => {
                 let relay = &mut self.relays[r];
+                // One that was forgotten has other keys the second time: what its node said to the
+                // first completes nothing.
+                if !relay.handshakes.contains_key(&carrier) && !relay.dialled.insert(carrier) {
+                    return;
+                }
                 let number = relay.last + 1;
                 let handshake = relay.handshakes.entry(carrier).or_insert(Handshake {
                     node: n,
