@@ -1,15 +1,14 @@
 //! Relays that take what others are to have: names of streams, epochs, handshakes, and the sign of life.
 
 use super::relay::SQUATTED;
+use super::stalls::speaker;
 use super::tricks::Trick;
 use super::{Scene, finish, round, sha256};
 use crate::open::HOLD;
 use crate::tests::pool::{PATIENCE, eventually};
 use crate::tests::traffic::pattern;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::io::AsyncReadExt;
 
 /// R-NOD-02, R-STR-05: a relay says that the publisher does not know the association and swallows every
 /// handshake: connections through the other relay go on by the association that there is.
@@ -112,26 +111,11 @@ async fn a_squatted_epoch_stops_no_move() {
 /// Bytes of a target that says them when it is told to.
 const SAID: usize = 1 << 20;
 
-async fn speaker() -> (String, oneshot::Sender<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let (start, started) = oneshot::channel();
-    tokio::spawn(async move {
-        let (mut socket, _) = listener.accept().await.unwrap();
-        let said = pattern(4, SAID);
-        socket.write_all(&said[..1]).await.unwrap();
-        started.await.unwrap();
-        socket.write_all(&said[1..]).await.unwrap();
-        socket.shutdown().await.unwrap();
-    });
-    (address, start)
-}
-
 /// F-06, R-STR-01: of a stream that only downloads a relay carries nothing, and lets bytes come that open as
 /// nothing: they are no sign of life, and the stream moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn bytes_that_drip_are_no_sign_of_life() {
-    let (target, start) = speaker().await;
+    let (target, start) = speaker(SAID).await;
     let mut scene = Scene::start_with(1, &[target]).await;
     scene.through(Some(&[scene.hostiles[0].id])).await;
     let mut reader = scene.pool.connect(1).await;

@@ -187,14 +187,14 @@ async fn a_swallowed_window_is_asked_for() {
     finish(neighbour.stop().await).await.unwrap();
 }
 
-/// A target that says a byte, and the rest when it is told to.
-async fn speaker() -> (String, oneshot::Sender<()>) {
+/// A target that says a byte of so many, and the rest when it is told to.
+pub(super) async fn speaker(bytes: usize) -> (String, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (start, started) = oneshot::channel();
     tokio::spawn(async move {
         let (mut socket, _) = listener.accept().await.unwrap();
-        let said = pattern(4, SPOKEN);
+        let said = pattern(4, bytes);
         socket.write_all(&said[..1]).await.unwrap();
         started.await.unwrap();
         socket.write_all(&said[1..]).await.unwrap();
@@ -211,7 +211,7 @@ const SPOKEN: usize = 3 << 20;
 /// leg is asked in its turn, and the stream goes on through the other relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_reader_whose_leg_alone_stalls_goes_on() {
-    let (target, start) = speaker().await;
+    let (target, start) = speaker(SPOKEN).await;
     let mut scene = Scene::start_with(1, &[target, echo().await]).await;
     scene.through(Some(&[scene.hostiles[0].id])).await;
     let mut reader = scene.pool.connect(1).await;
