@@ -286,31 +286,48 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-impl FromStr for ListenAddress {
-    type Err = AddressError;
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        const ALLOWED: &str = "127.0.0.1:port or [::1]:port";
-        let listen = |e: AddressError| AddressError {
-            what: "a listen address",
-            allowed: ALLOWED,
-            ..e
-        };
-        let fail = |reason| AddressError {
+/// What a listen address looks like, for whoever wrote something else.
+const LISTEN_ALLOWED: &str = "127.0.0.1:port or [::1]:port";
+
+impl ListenAddress {
+    /// Reads an address that somebody asks to have listened on. What is stored or signed already is
+    /// read by [`FromStr`]: it was asked for under the rules of its time and stays readable.
+    ///
+    /// # Errors
+    /// The text is no address, or one where no TCP connection can end (RFC 9293 section 3.9.2.3).
+    pub fn requested(text: &str) -> Result<Self, AddressError> {
+        let address: Self = text.parse()?;
+        match address.0.ip().to_canonical() {
+            IpAddr::V4(ip) if ip.is_broadcast() => {
+                Err(Self::fault(text, "its host is the broadcast address"))
+            }
+            ip if ip.is_multicast() => Err(Self::fault(text, "its host is a multicast address")),
+            IpAddr::V4(_) | IpAddr::V6(_) => Ok(address),
+        }
+    }
+
+    fn fault(text: &str, reason: &'static str) -> AddressError {
+        AddressError {
             text: text.chars().take(128).collect(),
             what: "a listen address",
             reason,
-            allowed: ALLOWED,
-        };
-        let address = HostPort::parse(text, None).map_err(listen)?;
-        let address = address
-            .as_socket_addr()
-            .ok_or_else(|| fail("its host is a name, not an IP address"))?;
-        // No TCP connection can have such an end (RFC 9293 section 3.9.2.3).
-        match address.ip().to_canonical() {
-            IpAddr::V4(ip) if ip.is_broadcast() => Err(fail("its host is the broadcast address")),
-            ip if ip.is_multicast() => Err(fail("its host is a multicast address")),
-            IpAddr::V4(_) | IpAddr::V6(_) => Ok(Self(address)),
+            allowed: LISTEN_ALLOWED,
         }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let address = HostPort::parse(text, None).map_err(|e| AddressError {
+            what: "a listen address",
+            allowed: LISTEN_ALLOWED,
+            ..e
+        })?;
+        address
+            .as_socket_addr()
+            .map(Self)
+            .ok_or_else(|| Self::fault(text, "its host is a name, not an IP address"))
     }
 }
 
@@ -424,7 +441,7 @@ mod tests {
         );
     }
 
-    /// A daemon listens where a TCP connection can end.
+    /// A daemon is asked to listen where a TCP connection can end; what is stored stays readable.
     #[test]
     fn nobody_listens_on_broadcast_or_multicast() {
         for (text, reason) in [
@@ -434,11 +451,13 @@ mod tests {
             ("239.255.255.255:55", "multicast"),
             ("[ff02::1]:55", "multicast"),
         ] {
-            let error = text.parse::<ListenAddress>().unwrap_err().to_string();
+            let error = ListenAddress::requested(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
-        }
-        for text in ["0.0.0.0:55", "[::]:55", "127.0.0.1:55", "223.255.255.255:55"] {
             assert!(text.parse::<ListenAddress>().is_ok(), "{text}");
         }
+        for text in ["0.0.0.0:55", "[::]:55", "127.0.0.1:55", "223.255.255.255:55"] {
+            assert!(ListenAddress::requested(text).is_ok(), "{text}");
+        }
+        assert!(ListenAddress::requested("localhost:1").is_err());
     }
 }

@@ -154,7 +154,7 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
             let mut faults = Faults::default();
             faults.parse::<Name>("NAME", name);
             faults.parse::<TargetAddress>("--target", target);
-            faults.parse::<ListenAddress>("--listen", listen);
+            faults.take("--listen", ListenAddress::requested(listen));
             faults.parse::<ServiceClass>("--class", class);
             faults.finish(Some(()))?;
             let body = json::AddLink {

@@ -102,7 +102,7 @@ impl Schema for json::AddLink {
         required("from", Kind::Text, any),
         required("to", Kind::Text, any),
         required("target", Kind::Text, parses::<TargetAddress>),
-        required("listen", Kind::Text, parses::<ListenAddress>),
+        required("listen", Kind::Text, listen_address),
         optional("class", Kind::Text, parses::<ServiceClass>),
     ];
 }
@@ -148,6 +148,10 @@ where
     T::Err: std::fmt::Display,
 {
     text.parse::<T>().err().map(|e| e.to_string())
+}
+
+fn listen_address(text: &str) -> Option<String> {
+    ListenAddress::requested(text).err().map(|e| e.to_string())
 }
 
 fn relay_address(text: &str) -> Option<String> {

@@ -100,7 +100,12 @@ impl Faults {
         T: FromStr,
         T::Err: fmt::Display,
     {
-        text.parse().map_err(|e| self.add(field, e)).ok()
+        self.take(field, text.parse())
+    }
+
+    /// The value of one field that was read; a fault is kept and gives `None`.
+    pub fn take<T, E: fmt::Display>(&mut self, field: &str, read: Result<T, E>) -> Option<T> {
+        read.map_err(|e| self.add(field, e)).ok()
     }
 
     /// Whether there is none.

@@ -91,8 +91,8 @@ fn check(flags: &Enrol) -> Result<Request, SettingsError> {
     let mut faults = Faults::default();
     let (role, member, listen) = match flags {
         Enrol::Relay(relay) => {
-            let listen: Option<ListenAddress> =
-                relay.listen.as_ref().and_then(|l| faults.parse("--listen", l));
+            let listen = relay.listen.as_deref();
+            let listen = listen.and_then(|l| faults.take("--listen", ListenAddress::requested(l)));
             (Role::Relay, &relay.member, listen.map(|l| l.0))
         }
         Enrol::Node(node) => (Role::Node, &node.member, None),

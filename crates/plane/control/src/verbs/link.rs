@@ -26,7 +26,7 @@ impl Control {
         let consumer = node(state, &mut faults, "from", &input.from);
         let publisher = node(state, &mut faults, "to", &input.to);
         let target: Option<TargetAddress> = faults.parse("target", &input.target);
-        let listen: Option<ListenAddress> = faults.parse("listen", &input.listen);
+        let listen = faults.take("listen", ListenAddress::requested(&input.listen));
         let class: Option<ServiceClass> = match &input.class {
             Some(class) => faults.parse("class", class),
             None => Some(ServiceClass::default()),
