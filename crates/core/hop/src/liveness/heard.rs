@@ -6,16 +6,21 @@ use std::time::Duration;
 /// Longest time between two inputs of a process that runs: three of its looks at the datagrams.
 const PAUSE_MAX: Duration = Duration::from_millis(750);
 const _: () = assert!(PAUSE_MAX.as_millis() >= 3 * super::LOOK_EVERY.as_millis());
+/// How long after a pause something that came meanwhile may not have been read: until the next look.
+const CATCH_UP: Duration = super::LOOK_EVERY;
 
 /// What was heard of the peer.
 ///
 /// A process that was stopped, or had no turn, finds its timers due before it has read what came
-/// meanwhile: the peer was not silent, nobody listened. Such a pause is no silence (F-06).
+/// meanwhile: the peer was not silent, nobody listened. Such a pause is no silence (F-06), and what
+/// was silent before it is none until all that came has been read.
 #[derive(Debug)]
 pub(super) struct Heard {
     received_bytes: u64,
     at: MonoTime,
     looked: MonoTime,
+    /// When this process last went on after a pause.
+    resumed: Option<MonoTime>,
 }
 
 /// What a look has shown.
@@ -34,6 +39,7 @@ impl Heard {
             received_bytes,
             at: now,
             looked: now,
+            resumed: None,
         }
     }
 
@@ -43,12 +49,25 @@ impl Heard {
         let paused = if since > PAUSE_MAX { since } else { Duration::ZERO };
         self.looked = now;
         self.at = self.at.plus(paused);
+        if !paused.is_zero() {
+            self.resumed = Some(now);
+        }
         let news = received_bytes != self.received_bytes;
         if news {
             self.received_bytes = received_bytes;
             self.at = now;
         }
         Look { news, paused }
+    }
+
+    /// Whether something may have come during a pause that is not read yet: nobody is dead by then.
+    pub(super) fn is_behind(&self, now: MonoTime) -> bool {
+        self.resumed.is_some_and(|at| now < at.plus(CATCH_UP))
+    }
+
+    /// Whether the peer has been silent for `limit`, all that came being read.
+    pub(super) fn is_silent(&self, limit: Duration, now: MonoTime) -> bool {
+        !self.is_behind(now) && now.since(self.at) >= limit
     }
 
     /// When the peer was last heard, later by what this process has not run since.

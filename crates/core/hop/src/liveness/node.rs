@@ -241,7 +241,7 @@ impl NodeLiveness {
         match self.state {
             State::OnlyQuic { .. } | State::Broken(_) | State::Dead => {}
             State::Held { .. } => match cause {
-                LostCause::Unacknowledged if now.since(self.heard.at()) >= SILENT_TOO => {
+                LostCause::Unacknowledged if self.heard.is_silent(SILENT_TOO, now) => {
                     self.die(Death::HostGone)
                 }
                 LostCause::Closed | LostCause::Unacknowledged | LostCause::Protocol => self.round(1, now),
@@ -282,9 +282,7 @@ impl NodeLiveness {
     pub fn handle_timeout(&mut self, now: MonoTime) {
         match self.state {
             State::Held { .. } | State::Dead => {}
-            State::OnlyQuic { .. } if now.since(self.heard.at()) >= QUIC_SILENCE_MAX => {
-                self.die(Death::Silent)
-            }
+            State::OnlyQuic { .. } if self.heard.is_silent(QUIC_SILENCE_MAX, now) => self.die(Death::Silent),
             State::OnlyQuic { failures, next } => {
                 if matches!(next, Next::At(at) if now >= at) {
                     self.state = State::OnlyQuic {
@@ -342,6 +340,7 @@ impl NodeLiveness {
         if let State::Broken(round) = self.state
             && let Attempt::Failed(death) = round.attempt
             && !round.answered
+            && !self.heard.is_behind(now)
             && now.since(round.began) >= (self.rtt * PROBE_ROUND_TRIPS).max(PROBE_MIN)
         {
             self.die(death);

@@ -92,7 +92,7 @@ impl RelayLiveness {
         match self.state {
             State::OnlyQuic | State::Lost(..) | State::Dead => {}
             State::Held => match cause {
-                LostCause::Unacknowledged if now.since(self.heard.at()) >= SILENT_TOO => {
+                LostCause::Unacknowledged if self.heard.is_silent(SILENT_TOO, now) => {
                     self.die(Death::HostGone)
                 }
                 LostCause::Unacknowledged => self.probe(Death::HostGone, now),
@@ -115,13 +115,13 @@ impl RelayLiveness {
         match self.state {
             State::Held | State::Dead => {}
             State::OnlyQuic => {
-                if now.since(self.heard.at()) >= QUIC_SILENCE_MAX {
+                if self.heard.is_silent(QUIC_SILENCE_MAX, now) {
                     self.die(Death::Silent);
                 }
             }
             State::Lost(at, death) => {
-                let silent = now.since(self.heard.at().max(at));
-                if silent >= LOST_SILENCE_MAX.max(self.rtt * LOST_ROUND_TRIPS) {
+                let limit = LOST_SILENCE_MAX.max(self.rtt * LOST_ROUND_TRIPS);
+                if self.heard.is_silent(limit, now) && now.since(at) >= limit {
                     self.die(death);
                 } else if now.since(at) >= REBIND_MAX {
                     self.state = State::OnlyQuic;

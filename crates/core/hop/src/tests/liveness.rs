@@ -421,6 +421,54 @@ fn an_own_pause_is_no_silence() {
     }
 }
 
+/// F-06: an end that was stopped learns of the other's end before it has read that the other lives,
+/// which had been silent before. It judges by what it has read since, and the dead stay dead.
+#[test]
+fn what_came_during_a_pause_is_read_before_anybody_is_dead() {
+    for reads in [true, false] {
+        // Silent for 2.4 s before the pause; its kernel gave the connection up.
+        let mut relay = RelayLiveness::new(0, ms(0));
+        relay.bound();
+        for at in [100, 800, 1500, 2200, 2500, 8000] {
+            relay.datagrams(100, RTT, ms(at));
+        }
+        relay.lost(LostCause::Unacknowledged, ms(8000));
+        assert_eq!(relay.poll_action(), Some(RelayAction::Probe), "reads: {reads}");
+        let received = if reads { 200 } else { 100 };
+        let verdict = (8001..20_000).find_map(|at| {
+            relay.datagrams(received, RTT, ms(at));
+            relay.handle_timeout(ms(at));
+            relay.poll_action().map(|action| (at, action))
+        });
+        let dead = (10_000 + u64::from(reads), RelayAction::Dead(Death::HostGone));
+        assert_eq!(verdict, Some(dead), "reads: {reads}");
+
+        let mut node = Node::held();
+        node.until(100).datagram().until(2500);
+        node.at = 8000;
+        node.lost(LostCause::Unacknowledged);
+        assert_eq!(node.death(), None, "reads: {reads}");
+        if reads {
+            node.until(8002).datagram();
+        }
+        node.until(8300).failed(AttemptFailure::NoAnswer).until(8310);
+        let dead = (!reads).then_some((8300, Death::HostGone));
+        assert_eq!(node.death(), dead, "reads: {reads}");
+
+        // The same in a round whose probe was out before the pause, and whose attempt is refused.
+        let mut node = Node::held();
+        node.until(100).lost(LostCause::Closed).until(200);
+        node.at = 8000;
+        node.failed(AttemptFailure::Refused);
+        if reads {
+            node.until(8002).datagram();
+        }
+        node.until(8300);
+        let dead = (!reads).then_some((8250, Death::ProcessGone));
+        assert_eq!(node.death(), dead, "reads: {reads}");
+    }
+}
+
 fn message() -> impl Strategy<Value = LiveMessage> {
     let boot = || any::<[u8; 16]>().prop_map(ProcessBootId::from_bytes);
     prop_oneof![
