@@ -75,6 +75,24 @@ fn hop_sessions_hold_their_invariants() {
     all(WorldKind::Hop, 0..SEEDS);
 }
 
+/// An end that went on after a pause was told first that the liveness connection had been lost, and
+/// declared the other dead before it had read that it lives: a relay in 71011906, a node in 81004516.
+#[test]
+fn hop_sessions_that_once_failed() {
+    all(WorldKind::Hop, [71_011_906, 81_004_516]);
+}
+
+/// What the checks once asked too much:
+/// - 50003486, 50028668: a relay that left a node's policy and entered it again was to be reached as soon as
+///   if it had been wanted all the time (H4);
+/// - 60040000, 71014772, 71019407: a relay's host came back, its next process was stopped and went with the
+///   host: for the node the same as a busy one, whose attempts have their time (H3).
+#[test]
+fn hop_sessions_that_the_checks_once_misjudged() {
+    let seeds = [50_003_486, 50_028_668, 60_040_000, 71_014_772, 71_019_407];
+    all(WorldKind::Hop, seeds);
+}
+
 /// Each rule that is left out is noticed. Two of them stand for what the simulator has found:
 /// - `PausesCount`: a daemon that had been stopped for ten seconds itself declared its relay dead, whose
 ///   datagrams it had not read yet;

@@ -24,6 +24,10 @@ const SILENCE_MIN: Duration = Duration::from_millis(1_900 - 750);
 /// H3: a dead end whose liveness connection stood (R-ADM-02: 3.5 s, measured 3.9 s), with the
 /// simulator's own looks.
 const DEAD_MAX: Duration = Duration::from_millis(4_600);
+/// H3 at a node whose relay's host went again while its next process was stopped: an attempt that the
+/// host has taken is given up after 3 s, the next comes after a second and has 2.5 s in calm, and only
+/// then one in a hurry kills (0.3 s); with the looks.
+const MUTE_MAX: Duration = Duration::from_millis(7_400);
 /// H3 at a relay, where QUIC alone tells, and at a node, which may try connections until then.
 const SILENT_MAX: Duration = Duration::from_millis(10_900);
 const DOUBTED_MAX: Duration = Duration::from_secs(25);
@@ -81,6 +85,16 @@ impl World<'_> {
         conn.and_then(|c| self.conns.get(&c)).is_some_and(Conn::stands)
     }
 
+    /// H2 at either end: an end that has run knows what has come.
+    fn check_unread(&self, truth: &Truth, side: usize, death: Death) {
+        let unread = truth.unread[side].map(|since| self.now.since(since));
+        assert!(
+            unread.is_none_or(|age| age <= PAUSE_MAX),
+            "H2, F-06: side {side} of {:?} declares the other dead ({death}) and has not read what came {unread:?} ago",
+            truth.pair
+        );
+    }
+
     /// H2 at a relay.
     pub(super) fn check_relay_verdict(&self, r: usize, number: u64, death: Death) {
         let session = &self.relays[r].sessions[&number];
@@ -91,6 +105,7 @@ impl World<'_> {
         else {
             return;
         };
+        self.check_unread(truth, 1, death);
         let heard = truth.arrived[1];
         assert!(
             self.now.since(heard) >= SILENCE_MIN,
@@ -116,6 +131,7 @@ impl World<'_> {
             !self.stands(conn),
             "H2, F-06: relay {r} is declared dead ({death}) by node {n} and its liveness connection stands"
         );
+        self.check_unread(truth, 0, death);
         let silent = self.now.since(truth.arrived[0]);
         match death {
             Death::OtherBoot | Death::NoSession => {
@@ -215,9 +231,13 @@ impl World<'_> {
         let gone = truth.gone[side]?;
         let rtt = self.rtt(n, r);
         // A stopped process judges nothing; one that has followed and is stopped looks like the one
-        // before it.
-        let stopped = [Who::Node(n), Who::Relay(r)].map(|who| self.host(who).frozen_until);
-        let limit = if truth.stood[side] { stood } else { else_ };
+        // before it, and what it has taken is not answered when its host goes.
+        let stopped = [Who::Node(n), Who::Relay(r)].map(|who| self.host(who).stopped);
+        let limit = match truth.stood[side] {
+            true if side == 1 && self.relays[r].host.mute > gone => MUTE_MAX,
+            true => stood,
+            false => else_,
+        };
         // What it sent may come late.
         let heard = truth.arrived[1 - side];
         let excuses = [self.paths[n][r].disturbed, heard, stopped[0], stopped[1]];
@@ -242,12 +262,22 @@ impl World<'_> {
 
     pub(super) fn check_return(&mut self, check: &Return) {
         let (n, r) = (check.node, check.relay);
-        let wanted = self.nodes[n].host.policy.relays[n][r];
+        // What the policy does not want is not to come back; what it wants anew has its time from there.
+        let Some(wanted) = self.nodes[n].links.get(&r).map(|link| link.since) else {
+            return;
+        };
+        if wanted > check.since {
+            let again = Return {
+                since: wanted,
+                ..*check
+            };
+            self.check_at(wanted.plus(RETURN_MAX + self.rtt(n, r) * 10), again);
+            return;
+        }
         let runs = (self.nodes[n].host.run, self.relays[r].host.run);
         let quiet = self.paths[n][r].disturbed.plus(ms(3_000)) < check.since;
         let ran = |who| self.host(who).frozen_until.plus(ms(3_000)) < check.since;
-        if !wanted
-            || runs != check.runs
+        if runs != check.runs
             || !quiet
             || !ran(Who::Node(n))
             || !ran(Who::Relay(r))

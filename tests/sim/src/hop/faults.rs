@@ -134,6 +134,7 @@ impl World<'_> {
             }
             host.frozen_until = until;
             host.deaf_until = until.plus(late);
+            host.stopped = until;
         }
     }
 

@@ -9,9 +9,11 @@
 //! What must hold, besides what [`model`] says of registrations (R-ADM-01, R-ADM-03, R-ADM-04):
 //!
 //! - H1: an open is never led to a session that a newer one of the same node has fenced.
-//! - H2: no end is declared dead while it is heard, or while its liveness connection stands.
+//! - H2: no end is declared dead while it is heard, or before it is read what came of it, or while its
+//!   liveness connection stands.
 //! - H3: an end that is gone is declared dead within the limits of R-ADM-02.
-//! - H4: a relay that listens again has its daemons back within a second or so (R-UPD-08).
+//! - H4: a relay that listens again has its daemons back within a second or so (R-UPD-08), those that
+//!   want it only then within as long from there.
 //! - H5: in a world at peace every daemon is registered at every relay of its policy, once, within
 //!   [`check::PEACE_MAX`], and nothing is left of what was before (F-05).
 //! - H6: restarts are not taken for copies of an identity (R-ENR-10).

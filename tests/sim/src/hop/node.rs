@@ -53,6 +53,8 @@ pub(super) enum Phase {
 /// How one relay is reached.
 pub(super) struct Link {
     pub(super) phase: Phase,
+    /// Since when the policy wants it.
+    pub(super) since: MonoTime,
     step: Duration,
     /// The knocking that counts.
     knock: u64,
@@ -152,7 +154,14 @@ impl World<'_> {
             self.end_gone(carrier, side);
         }
         self.live_orphans(who, silently);
+        let now = self.now;
         let host = self.host_mut(who);
+        if host.is_frozen(now) {
+            host.stopped = now;
+            if silently {
+                host.mute = now;
+            }
+        }
         host.run = 0;
         host.up = !silently;
         match who {
@@ -197,6 +206,7 @@ impl World<'_> {
                 (true, false) => {
                     let link = Link {
                         phase: Phase::Waiting(0),
+                        since: self.now,
                         step: RETRY_FIRST,
                         knock: 0,
                         closed: false,

@@ -234,6 +234,7 @@ impl World<'_> {
                     self.say(me, datagram.from, carrier, Body::Reset);
                     return;
                 };
+                self.read(carrier, 1);
                 let fresh = self.relays[r]
                     .sessions
                     .get_mut(&number)

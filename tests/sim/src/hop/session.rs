@@ -89,6 +89,7 @@ impl World<'_> {
             pair: (n, r),
             runs: [run, relay_run],
             arrived: [now; 2],
+            unread: [None; 2],
             gone: [None; 2],
             stood: [false; 2],
         };
@@ -130,6 +131,7 @@ impl World<'_> {
                 ack,
                 asks,
             } => {
+                self.read(carrier, 0);
                 let session = self.session(n, r).unwrap();
                 let leaving = session.leaving;
                 for frame in session.end.receive(now, first, frames, ack) {

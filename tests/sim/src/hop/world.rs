@@ -116,6 +116,10 @@ pub(super) struct Host {
     pub(super) frozen_until: MonoTime,
     /// The same for what comes over TCP, which keeps its order.
     pub(super) deaf_until: MonoTime,
+    /// When a process of it was last stopped, the one that runs or one before it.
+    pub(super) stopped: MonoTime,
+    /// When it last went with a stopped process, which has taken connections and said nothing on them.
+    pub(super) mute: MonoTime,
     pub(super) policy: Rc<Policy>,
 }
 
@@ -150,6 +154,8 @@ pub(super) struct Truth {
     pub(super) runs: [u64; 2],
     /// When the host of each end last received something of it.
     pub(super) arrived: [MonoTime; 2],
+    /// Since when the host of each end holds something of it of which its process has read nothing.
+    pub(super) unread: [Option<MonoTime>; 2],
     /// When each end ceased to be.
     pub(super) gone: [Option<MonoTime>; 2],
     /// Whether a liveness connection stood for the other end when this one ceased.
@@ -186,6 +192,8 @@ impl<'t> World<'t> {
             frozen_since: MonoTime(0),
             frozen_until: MonoTime(0),
             deaf_until: MonoTime(0),
+            stopped: MonoTime(0),
+            mute: MonoTime(0),
             policy: Rc::clone(&policy),
         };
         let paths = (0..plan.nodes).map(|_| (0..plan.relays).map(|_| Path::default()).collect());
@@ -441,8 +449,16 @@ impl<'t> World<'t> {
             && truth.runs[side] == run
         {
             truth.arrived[side] = self.now;
+            truth.unread[side].get_or_insert(self.now);
         }
         self.input(to, run, Input::Datagram(datagram));
+    }
+
+    /// The process of an end reads something of a carrier.
+    pub(super) fn read(&mut self, carrier: CarrierId, side: usize) {
+        if let Some(truth) = self.truths.get_mut(&carrier) {
+            truth.unread[side] = None;
+        }
     }
 
     /// An end of a carrier ceases to be. `stood`: a liveness connection stands for the other end.
