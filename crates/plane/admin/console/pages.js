@@ -375,15 +375,9 @@ function entry(item) {
       h("p", { class: "quiet" }, `Entry ${item.seq}, hash `, h("code", {}, item.hash.slice(0, 16)), "…")));
 }
 
-function side(title, text) {
-  if (text === null) return null;
-  let shown = text;
-  try {
-    shown = JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    // Cut off in the log: shown as it is.
-  }
-  return h("div", {}, h("h3", {}, title), h("pre", { tabindex: "0" }, shown));
+function side(title, object) {
+  if (object === null) return null;
+  return h("div", {}, h("h3", {}, title), h("pre", { tabindex: "0" }, JSON.stringify(object, null, 2)));
 }
 
 async function fetchAudit(after, limit) {

@@ -241,6 +241,7 @@ fn everything(look: &Look) -> BTreeMap<Key, String> {
     let mut status: Status = look.status.clone().into();
     let minutes = Duration::from_secs(look.status.uptime.as_secs() / 60 * 60);
     status.uptime = fairlead_model::duration::format(minutes);
+    status.uptime_s = minutes.as_secs();
     put(&mut all, Kind::Status, String::new(), &status);
     for (place, warning) in warning::warnings(look).iter().enumerate() {
         let id = format!("{}/{}/{}", warning.code, warning.kind, warning.id);

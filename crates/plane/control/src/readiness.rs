@@ -40,6 +40,8 @@ pub enum WorkerState {
     BackingOff,
     /// It keeps ending soon after its start.
     CrashLoop,
+    /// It runs and no longer answers its supervisor.
+    Unresponsive,
 }
 
 impl WorkerState {
@@ -51,6 +53,7 @@ impl WorkerState {
             Self::Listening => "listening",
             Self::BackingOff => "backing-off",
             Self::CrashLoop => "crash-loop",
+            Self::Unresponsive => "unresponsive",
         }
     }
 }
@@ -144,6 +147,9 @@ fn unready(facts: &Facts) -> Option<String> {
         }
         WorkerState::BackingOff => return Some(ended("its worker ended")),
         WorkerState::CrashLoop => return Some(ended("its worker keeps ending")),
+        WorkerState::Unresponsive => {
+            return Some("its worker runs and does not answer its supervisor".to_owned());
+        }
         WorkerState::Listening => {}
     }
     if !worker.policy_refused.is_empty() {

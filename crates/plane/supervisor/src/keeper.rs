@@ -154,7 +154,7 @@ async fn run_out(shared: &Shared, process: &mut Process) -> String {
                 feed(shared, connected).await;
             }
             shared.observe(|o| {
-                o.phase = WorkerPhase::Starting;
+                o.phase = WorkerPhase::Unresponsive;
                 o.status = None;
             });
             tokio::time::sleep(CONNECT_PAUSE).await;

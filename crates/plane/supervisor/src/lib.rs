@@ -117,9 +117,10 @@ pub async fn run(config: SupervisorConfig, cancel: CancellationToken) -> Result<
         let shared = shared.clone();
         Arc::new(move || match shared.observed().phase {
             WorkerPhase::Listening => Health::Ready,
-            phase @ (WorkerPhase::Starting | WorkerPhase::BackingOff | WorkerPhase::CrashLoop) => {
-                Health::NotReady(format!("the worker is {}", phase.as_str()))
-            }
+            phase @ (WorkerPhase::Starting
+            | WorkerPhase::BackingOff
+            | WorkerPhase::CrashLoop
+            | WorkerPhase::Unresponsive) => Health::NotReady(format!("the worker is {}", phase.as_str())),
         })
     };
     let served = match config.metrics {

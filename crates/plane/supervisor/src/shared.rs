@@ -34,6 +34,8 @@ pub(crate) enum WorkerPhase {
     BackingOff,
     /// It keeps ending soon after its start.
     CrashLoop,
+    /// Its process runs and no longer answers.
+    Unresponsive,
 }
 
 impl WorkerPhase {
@@ -43,6 +45,7 @@ impl WorkerPhase {
             Self::Listening => "listening",
             Self::BackingOff => "waiting for its next start",
             Self::CrashLoop => "in a crash loop",
+            Self::Unresponsive => "running and does not answer its supervisor",
         }
     }
 
@@ -52,6 +55,7 @@ impl WorkerPhase {
             Self::Listening => pb::WorkerState::Listening,
             Self::BackingOff => pb::WorkerState::BackingOff,
             Self::CrashLoop => pb::WorkerState::CrashLoop,
+            Self::Unresponsive => pb::WorkerState::Unresponsive,
         }
     }
 }

@@ -186,7 +186,7 @@ mod tests {
     fn status(relays: u64, nodes: u64, links: u64) -> json::Status {
         serde_json::from_value(serde_json::json!({
             "version": "1", "trust_domain": "pool.example", "ca_pin": "", "advertised": "c:8443",
-            "lab": false, "uptime": "1s", "leader_term": 1, "policy_epoch": 1, "policy_revision": 1,
+            "lab": false, "uptime": "1s", "uptime_s": 1, "leader_term": 1, "policy_epoch": 1, "policy_revision": 1,
             "relays_ready": 0, "relays": relays, "nodes_ready": 0, "nodes": nodes,
             "links_ready": 0, "links": links, "audit_seq": 1,
         }))

@@ -91,7 +91,7 @@ impl From<api::PolicyView> for Policy {
 /// A relay's worker, as its supervisor reported it last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// `starting`, `listening`, `backing-off` or `crash-loop`.
+    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`.
     pub state: String,
     /// Version.
     pub version: String,
@@ -387,10 +387,10 @@ pub struct AuditEntry {
     pub action: String,
     /// On what.
     pub object: String,
-    /// The object before, JSON text.
-    pub before: Option<String>,
-    /// The object after, JSON text.
-    pub after: Option<String>,
+    /// The object before; null where there was none.
+    pub before: Option<serde_json::Value>,
+    /// The object after; null where there is none.
+    pub after: Option<serde_json::Value>,
     /// SHA-256 over the previous entry's hash and this entry, hexadecimal.
     pub hash: String,
     /// The previous entry's hash.
@@ -406,12 +406,17 @@ impl From<api::AuditView> for AuditEntry {
             actor: a.actor,
             action: a.action,
             object: a.object,
-            before: a.before,
-            after: a.after,
+            before: a.before.map(object),
+            after: a.after.map(object),
             hash: a.hash,
             previous_hash: a.previous_hash,
         }
     }
+}
+
+/// An object of the audit log, which keeps it as the text that its hash was taken over.
+fn object(text: String) -> serde_json::Value {
+    serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))
 }
 
 /// A setting with its registry entry.
@@ -481,8 +486,10 @@ pub struct Status {
     pub advertised: String,
     /// Whether lab mode is on: several relays on one host.
     pub lab: bool,
-    /// How long this control plane has run.
+    /// How long this control plane has run, in words.
     pub uptime: String,
+    /// The same in whole seconds.
+    pub uptime_s: u64,
     /// Term of the leader.
     pub leader_term: u64,
     /// Policy epoch.
@@ -514,6 +521,7 @@ impl From<api::StatusView> for Status {
             advertised: s.advertised.to_string(),
             lab: s.lab,
             uptime: fairlead_model::duration::format(s.uptime),
+            uptime_s: s.uptime.as_secs(),
             leader_term: s.leader_term,
             policy_epoch: s.policy_epoch,
             policy_revision: s.policy_revision,

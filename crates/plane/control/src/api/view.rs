@@ -137,7 +137,7 @@ impl PolicyView {
 /// A relay's worker, as its supervisor reported it last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerView {
-    /// `starting`, `listening`, `backing-off` or `crash-loop`.
+    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`.
     pub state: &'static str,
     /// Version.
     pub version: String,

@@ -118,6 +118,11 @@ fn standing_names_what_is_missing() {
             "keeps ending: signal 9",
         ),
         (
+            worker(|w| w.state = WorkerState::Unresponsive),
+            RelayState::NotReady,
+            "does not answer its supervisor",
+        ),
+        (
             worker(|w| w.policy_refused = "older".to_owned()),
             RelayState::NotReady,
             "refused its policy: older",

@@ -426,6 +426,7 @@ fn report(status: pb::RelayStatus) -> RelayReport {
         pb::WorkerState::Listening => WorkerState::Listening,
         pb::WorkerState::BackingOff => WorkerState::BackingOff,
         pb::WorkerState::CrashLoop => WorkerState::CrashLoop,
+        pb::WorkerState::Unresponsive => WorkerState::Unresponsive,
     };
     RelayReport {
         worker,

@@ -68,8 +68,8 @@ impl Control {
         change
             .note(AuditNote::new(actor(by), "relay.add", format!("relay {}", record.name.0)).after(&record));
         change.put(key::relay(record.id.0), &record);
-        self.issue(turn, change, MemberKey::Relay(record.id), record.name.0)
-            .await
+        let subject = Subject::relay(&record);
+        self.issue(turn, change, subject).await
     }
 
     /// Adds a node that is to enrol.
@@ -97,8 +97,8 @@ impl Control {
         let mut change = Change::default();
         change.note(AuditNote::new(actor(by), "node.add", format!("node {}", record.name.0)).after(&record));
         change.put(key::node(record.id.0), &record);
-        self.issue(turn, change, MemberKey::Node(record.id), record.name.0)
-            .await
+        let subject = Subject::node(&record);
+        self.issue(turn, change, subject).await
     }
 
     /// A new token for a member whose host has not had a session yet; its older token ends, and so
@@ -117,7 +117,7 @@ impl Control {
         let state = turn.state();
         let missing = || missing(role.as_str(), name_or_id);
         let mut change = Change::default();
-        let (member, name) = match role {
+        let subject = match role {
             MemberRole::Relay => {
                 let before = state.find_relay(name_or_id).ok_or_else(missing)?;
                 if let Some(enrolled) = &before.enrolled {
@@ -130,7 +130,7 @@ impl Control {
                         },
                     );
                 }
-                (MemberKey::Relay(before.id), before.name.0.clone())
+                Subject::relay(before)
             }
             MemberRole::Node => {
                 let before = state.find_node(name_or_id).ok_or_else(missing)?;
@@ -144,23 +144,18 @@ impl Control {
                         },
                     );
                 }
-                (MemberKey::Node(before.id), before.name.0.clone())
+                Subject::node(before)
             }
         };
         let replaces_enrolment = !change.is_empty();
-        let note = AuditNote::new(actor(by), "enrolment.reissue", format!("{role} {name}"));
+        let note = AuditNote::new(actor(by), "enrolment.reissue", format!("{role} {}", subject.name));
         change.note(note.after(&serde_json::json!({ "replaces_enrolment": replaces_enrolment })));
-        self.issue(turn, change, member, name).await
+        self.issue(turn, change, subject).await
     }
 
-    /// Adds a new token for `member` to the change, ends its older ones, and commits (R-ENR-02).
-    async fn issue(
-        &self,
-        turn: Turn,
-        mut change: Change,
-        member: MemberKey,
-        name: Name,
-    ) -> Result<Issued, ApiError> {
+    /// Adds a new token for the member to the change, ends its older ones, and commits (R-ENR-02).
+    async fn issue(&self, turn: Turn, mut change: Change, subject: Subject) -> Result<Issued, ApiError> {
+        let Subject { member, name, listen } = subject;
         let role = match member {
             MemberKey::Relay(_) => MemberRole::Relay,
             MemberKey::Node(_) => MemberRole::Node,
@@ -189,11 +184,14 @@ impl Control {
             MemberKey::Node(id) => id.0.to_string(),
         };
         // The token stays apart: a command goes into the shell's history, and its standard input does not.
-        let install_command = format!(
+        let mut install_command = format!(
             "fairlead enrol {role} --control {} --ca-pin {} --dir /var/lib/fairlead/{role}",
             self.advertised(),
             self.ca_pin(),
         );
+        if let Some(listen) = listen {
+            install_command.push_str(&format!(" --listen {listen}"));
+        }
         Ok(Issued {
             role,
             id,
@@ -252,6 +250,36 @@ impl Control {
         record
             .map(|n| viewer.node(n))
             .ok_or_else(|| missing("node", name_or_id))
+    }
+}
+
+/// A member that is to enrol.
+struct Subject {
+    member: MemberKey,
+    name: Name,
+    /// Where its worker is to listen, where that is not every address of its host.
+    listen: Option<HostPort>,
+}
+
+impl Subject {
+    fn relay(record: &RelayRecord) -> Self {
+        // Relays of one host have one address of it each: none may take them all.
+        let is_own = |host: &Host| matches!(host, Host::Ip(ip) if ip.to_canonical().is_loopback());
+        Self {
+            member: MemberKey::Relay(record.id),
+            name: record.name.0.clone(),
+            listen: Some(&record.address.0)
+                .filter(|address| is_own(address.host()))
+                .cloned(),
+        }
+    }
+
+    fn node(record: &NodeRecord) -> Self {
+        Self {
+            member: MemberKey::Node(record.id),
+            name: record.name.0.clone(),
+            listen: None,
+        }
     }
 }
 

@@ -113,7 +113,8 @@ impl WorkerControl for Fake {
     }
 
     async fn watch(&self, _: Request<pb::WorkerStatusRequest>) -> Result<Response<Statuses>, Status> {
-        self.0.send(Asked::Watch).await.unwrap();
+        let gone = |_| Status::unavailable("nobody asks any more");
+        self.0.send(Asked::Watch).await.map_err(gone)?;
         let status = pb::WorkerStatusResponse {
             listening: "127.0.0.1:9443".into(),
             ..Default::default()
@@ -172,13 +173,10 @@ fn policy(text: &'static str) -> pb::SignedPolicy {
     }
 }
 
-/// R-POL-07: a worker that is started again gets the newest policy again, whatever it has kept.
-#[tokio::test]
-async fn a_worker_is_fed_started_again_and_stopped() {
-    let dir = tempfile::tempdir().unwrap();
-    let shared = shared(dir.path());
+/// Serves a worker's socket; what it is asked comes back.
+fn worker(shared: &Shared) -> (JoinSet<()>, mpsc::Receiver<Asked>) {
     let listener = UnixListener::bind(shared.folder.worker_dir().join("worker.sock")).unwrap();
-    let (send, mut asked) = mpsc::channel(16);
+    let (send, asked) = mpsc::channel(16);
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         tonic::transport::Server::builder()
@@ -187,10 +185,43 @@ async fn a_worker_is_fed_started_again_and_stopped() {
             .await
             .unwrap();
     });
-    let command = WorkerCommand {
+    (tasks, asked)
+}
+
+fn sleeper() -> WorkerCommand {
+    WorkerCommand {
         program: "/bin/sleep".into(),
         arguments: vec!["60".into()],
-    };
+    }
+}
+
+/// A worker that was there and no longer answers is not shown as one that starts.
+#[tokio::test]
+async fn a_worker_that_falls_silent_is_unresponsive() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared(dir.path());
+    let (_tasks, asked) = worker(&shared);
+    let cancel = CancellationToken::new();
+    let mut observed = shared.watch_observed();
+    let mut keeper = JoinSet::new();
+    keeper.spawn(keep(shared.clone(), sleeper(), cancel.clone()));
+    let listening = observed.wait_for(|o| o.phase == WorkerPhase::Listening);
+    drop(tokio::time::timeout(LIMIT, listening).await.unwrap().unwrap());
+    drop(asked);
+    let silent = tokio::time::timeout(LIMIT, observed.wait_for(|o| o.phase == WorkerPhase::Unresponsive));
+    let silent = silent.await.unwrap().unwrap().clone();
+    assert!(silent.pid.is_some() && silent.status.is_none(), "{silent:?}");
+    cancel.cancel();
+    tokio::time::timeout(LIMIT, keeper.join_next()).await.unwrap();
+}
+
+/// R-POL-07: a worker that is started again gets the newest policy again, whatever it has kept.
+#[tokio::test]
+async fn a_worker_is_fed_started_again_and_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared(dir.path());
+    let (_tasks, mut asked) = worker(&shared);
+    let command = sleeper();
     let cancel = CancellationToken::new();
     let mut observed = shared.watch_observed();
     shared.want(|w| w.policy = Some(policy("one")));

@@ -68,7 +68,7 @@ fn one<'a>(checks: &'a [Check], name: &str) -> &'a Check {
 fn an_unknown_name_is_answered_with_candidates_of_every_kind() {
     let pool = Pool {
         status: serde_json::from_value(json!({
-            "version": "", "trust_domain": "", "ca_pin": "", "advertised": "", "lab": false, "uptime": "",
+            "version": "", "trust_domain": "", "ca_pin": "", "advertised": "", "lab": false, "uptime": "", "uptime_s": 0,
             "leader_term": 1, "policy_epoch": 1, "policy_revision": 1, "relays_ready": 1, "relays": 1,
             "nodes_ready": 1, "nodes": 1, "links_ready": 0, "links": 1, "audit_seq": 1,
         }))
