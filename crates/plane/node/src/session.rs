@@ -93,8 +93,6 @@ pub(crate) enum SessionEnd {
     Fault(#[source] SessionFault),
     #[error("the relay ended the session: {0}")]
     Closed(RefusalCode),
-    #[error("{}", RefusalCode::IdentityInUse)]
-    Copy,
     #[error("the daemon stops")]
     Stopping,
 }
@@ -102,7 +100,7 @@ pub(crate) enum SessionEnd {
 impl SessionEnd {
     /// Whether the relay keeps this process out because another one uses its identity.
     const fn is_copy(&self) -> bool {
-        matches!(self, Self::Copy)
+        matches!(self, Self::Closed(RefusalCode::IdentityInUse))
     }
 
     const fn code(&self) -> RefusalCode {
@@ -116,7 +114,6 @@ impl SessionEnd {
             | Self::Write(_)
             | Self::WriteTimeout
             | Self::Closed(_)
-            | Self::Copy
             | Self::Stopping => RefusalCode::MemberLeft,
         }
     }
@@ -308,10 +305,11 @@ pub(crate) async fn one_session(
         death = watched.watch() => SessionEnd::Dead(death),
         end = carrier.closed() => SessionEnd::Lost(end),
     };
-    let in_use = LegCode::from(RefusalCode::IdentityInUse);
-    // However it was noticed first.
+    // Said on the control stream as well, whichever is noticed first.
     let end = match carrier.end() {
-        Some(CarrierEnd::Peer(code)) if code == in_use => SessionEnd::Copy,
+        Some(CarrierEnd::Peer(code)) if code == LegCode::from(RefusalCode::IdentityInUse) => {
+            SessionEnd::Closed(RefusalCode::IdentityInUse)
+        }
         Some(_) | None => end,
     };
     // Before the carrier goes: streams look for another relay by this, not by their legs' errors.
@@ -490,10 +488,6 @@ impl Control<'_> {
                         .relays
                         .mark(relay, self.number, |s| s.draining = true);
                 }
-                // Said on the control stream, often before the carrier's end can be seen.
-                NodeEvent::Closed {
-                    code: RefusalCode::IdentityInUse,
-                } => return Some(SessionEnd::Copy),
                 NodeEvent::Closed { code } => return Some(SessionEnd::Closed(code)),
                 NodeEvent::Rtt(rtt) => {
                     let label = RelayLabel::of(name);

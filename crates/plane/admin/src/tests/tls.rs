@@ -20,9 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
+
+/// Streams end with the control plane: it does not wait for them.
+const STOPPED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Trusts what the pool's CA signed, whatever its names: the control plane's certificate has an
 /// identity and no host name.
@@ -93,6 +97,36 @@ async fn connect(subject: &Subject, address: SocketAddr, alpn: &[&str]) -> TlsSt
         .unwrap()
 }
 
+/// A subject's router behind a port of its own.
+struct Served {
+    address: SocketAddr,
+    cancel: CancellationToken,
+    serving: JoinSet<Result<(), fairlead_control::ServeError>>,
+}
+
+impl Served {
+    async fn start(subject: &Subject) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let cancel = CancellationToken::new();
+        let (control, router) = (subject.control.clone(), subject.router.clone());
+        let mut serving = JoinSet::new();
+        serving.spawn(fairlead_control::serve(control, router, listener, cancel.clone()));
+        Self {
+            address,
+            cancel,
+            serving,
+        }
+    }
+
+    /// Ends it; streams do not hold it up.
+    async fn stop(mut self) {
+        self.cancel.cancel();
+        let stopped = tokio::time::timeout(STOPPED_WITHIN, self.serving.join_next());
+        stopped.await.unwrap().unwrap().unwrap().unwrap();
+    }
+}
+
 /// One request on a connection of its own.
 async fn exchange(
     subject: &Subject,
@@ -103,7 +137,7 @@ async fn exchange(
 ) -> Response<Incoming> {
     let io = TokioIo::new(connect(subject, address, alpn).await);
     let mut sent = request(Method::GET, path, Some(token), None);
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     let answer = if alpn.contains(&"h2") {
         // The authority takes the place of the Host header.
         sent.headers_mut().remove(http::header::HOST);
@@ -127,15 +161,8 @@ async fn exchange(
 #[tokio::test]
 async fn over_tls_with_both_http_versions() {
     let subject = Subject::start().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let cancel = CancellationToken::new();
-    let serving = tokio::spawn(fairlead_control::serve(
-        subject.control.clone(),
-        subject.router.clone(),
-        listener,
-        cancel.clone(),
-    ));
+    let served = Served::start(&subject).await;
+    let address = served.address;
     for alpn in [&[][..], &["http/1.1"], &["h2"]] {
         let answer = exchange(&subject, address, alpn, "/v1/whoami", &subject.token).await;
         assert_eq!(answer.status(), StatusCode::OK, "{alpn:?}");
@@ -153,8 +180,7 @@ async fn over_tls_with_both_http_versions() {
     let elsewhere = request(Method::GET, "/v1/whoami", Some(&subject.token), None);
     assert_eq!(subject.send(elsewhere).await.status, StatusCode::OK);
 
-    cancel.cancel();
-    serving.await.unwrap().unwrap();
+    served.stop().await;
     assert!(TcpStream::connect(address).await.is_err());
 }
 
@@ -162,13 +188,9 @@ async fn over_tls_with_both_http_versions() {
 #[tokio::test]
 async fn a_reader_that_stops_reading_is_cut_off() {
     let subject = Subject::start().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let cancel = CancellationToken::new();
-    let (control, router) = (subject.control.clone(), subject.router.clone());
-    let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(fairlead_control::serve(control, router, listener, cancel.clone()));
-    let mut drivers = tokio::task::JoinSet::new();
+    let served = Served::start(&subject).await;
+    let address = served.address;
+    let mut drivers = JoinSet::new();
     let mut bodies = Vec::new();
     // The first has room for less than the first event; the second reads.
     for window in [100, 1 << 20] {
@@ -211,25 +233,15 @@ async fn a_reader_that_stops_reading_is_cut_off() {
         .ok();
     let (_kept, reading) = bodies.last_mut().unwrap();
     assert!(reading.frame().await.unwrap().is_ok());
-    cancel.cancel();
-    // Streams end with the control plane: it does not wait for them.
-    let stopped = tokio::time::timeout(Duration::from_secs(4), serving.join_next());
-    stopped.await.unwrap().unwrap().unwrap().unwrap();
+    served.stop().await;
 }
 
 /// A client that sends its whole body before it reads gets the answer, not a reset.
 #[tokio::test]
 async fn a_huge_body_gets_its_answer() {
     let subject = Subject::start().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let cancel = CancellationToken::new();
-    let serving = tokio::spawn(fairlead_control::serve(
-        subject.control.clone(),
-        subject.router.clone(),
-        listener,
-        cancel.clone(),
-    ));
+    let served = Served::start(&subject).await;
+    let address = served.address;
     let mut stream = connect(&subject, address, &["http/1.1"]).await;
     let len = 20_000_000;
     let head = format!(
@@ -243,6 +255,5 @@ async fn a_huge_body_gets_its_answer() {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 413");
-    cancel.cancel();
-    serving.await.unwrap().unwrap();
+    served.stop().await;
 }
