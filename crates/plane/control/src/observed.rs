@@ -376,6 +376,21 @@ impl Members {
         }
     }
 
+    /// What was seen of the relay whose newest session this is: what an earlier one says late is of a process
+    /// that may be dead.
+    pub(crate) fn relay_in(&mut self, id: RelayId, session: u64) -> Option<&mut RelayObserved> {
+        let relay = self.relays.get_mut(&id)?;
+        let newest = relay.session.as_ref()?.number;
+        (newest == session).then_some(relay)
+    }
+
+    /// The same of a node.
+    pub(crate) fn node_in(&mut self, id: NodeId, session: u64) -> Option<&mut NodeObserved> {
+        let node = self.nodes.get_mut(&id)?;
+        let newest = node.session.as_ref()?.number;
+        (newest == session).then_some(node)
+    }
+
     fn next_session(&mut self) -> u64 {
         self.sessions = self.sessions.saturating_add(1);
         self.sessions

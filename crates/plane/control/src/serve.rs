@@ -37,6 +37,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -139,6 +140,7 @@ pub async fn serve(
             rest: Room::new(REST_MAX, REST_PER_ADDRESS_MAX),
         },
         descriptors: DescriptorBudget::default(),
+        arrivals: AtomicU64::new(0),
         log: RateLimitedLog::new(LOG_EVERY),
         tasks: tasks.clone(),
         stop: stop.clone(),
@@ -207,6 +209,8 @@ struct Acceptor {
     rest: Router,
     rooms: Rooms,
     descriptors: DescriptorBudget,
+    /// Connections so far.
+    arrivals: AtomicU64,
     log: RateLimitedLog,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -236,6 +240,7 @@ impl Acceptor {
             rooms: self.rooms.clone(),
             stop: self.stop.clone(),
             peer,
+            arrival: self.arrivals.fetch_add(1, Ordering::Relaxed),
             faces,
         };
         self.tasks.spawn(async move {
@@ -274,6 +279,8 @@ struct Connection {
     rooms: Rooms,
     stop: CancellationToken,
     peer: SocketAddr,
+    /// Its place in the order of connections.
+    arrival: u64,
     faces: Arc<Faces>,
 }
 
@@ -369,6 +376,7 @@ impl Connection {
             identity,
             key_hash,
             address: self.peer.ip().to_canonical(),
+            arrival: self.arrival,
         })
     }
 }

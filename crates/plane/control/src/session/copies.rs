@@ -21,9 +21,6 @@ use tonic::Status;
 pub(crate) struct Processes {
     key_hash: Option<[u8; 32]>,
     runs: Runs<Process>,
-    /// Hellos so far: each comes on a connection that is proved before it, so that they are taken in the
-    /// order in which they are heard.
-    hellos: u64,
     since: Option<WallTime>,
     /// Whether a relay's report of copies has been noted.
     reported: bool,
@@ -76,11 +73,9 @@ pub(super) async fn admit(
                 ..Processes::default()
             };
         }
-        processes.hellos = processes.hellos.saturating_add(1);
-        let arrival = processes.hellos;
         let verdict = processes
             .runs
-            .hello(boot, arrival, process.clone(), own_host, now, |b| {
+            .hello(boot, caller.arrival, process.clone(), own_host, now, |b| {
                 lives == Some(b)
             });
         if found(&verdict) {

@@ -50,6 +50,9 @@ pub(crate) struct Caller {
     pub(crate) key_hash: [u8; 32],
     /// Where its connection comes from.
     pub(crate) address: IpAddr,
+    /// Rises from connection to connection. Drawn before the handshake was answered: a process that has done
+    /// the handshake lived then.
+    pub(crate) arrival: u64,
 }
 
 impl Caller {

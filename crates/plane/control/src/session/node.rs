@@ -31,6 +31,8 @@ const AGAIN_LOOK_MIN: Duration = Duration::from_millis(100);
 struct Task {
     inner: Arc<Inner>,
     id: NodeId,
+    /// The session's number.
+    session: u64,
     down: Sender,
     /// The policy that was sent last: epoch, revision, when.
     policy: Option<(u64, u64, MonoTime)>,
@@ -91,6 +93,7 @@ pub(super) async fn run(
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
+        session: session.number,
         down,
         policy: None,
         grants: None,
@@ -163,7 +166,11 @@ impl Task {
                 message = up.message() => {
                     heard = tokio::time::Instant::now();
                     match message {
-                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::Status(status)) })) => self.hear(status),
+                        Ok(Some(pb::NodeUp { body: Some(node_up::Body::Status(status)) })) => {
+                            if let Err(ended) = self.hear(status) {
+                                return ended;
+                            }
+                        }
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::PathReport(report)) })) => self.checked(report),
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Hello(_)) })) => return Ended::Protocol,
                         Ok(Some(pb::NodeUp { body: Some(node_up::Body::Goodbye(_)) })) => return Ended::Goodbye,
@@ -289,14 +296,16 @@ impl Task {
         }
     }
 
-    fn hear(&mut self, status: pb::NodeStatus) {
+    fn hear(&mut self, status: pb::NodeStatus) -> Result<(), Ended> {
         let report = report(status);
         self.held = report.policy;
         self.held_grants = report.grants;
-        if let Some(observed) = self.inner.observed.lock().nodes.get_mut(&self.id) {
-            observed.status = Some(report);
-        }
+        let mut members = self.inner.observed.lock();
+        let observed = members.node_in(self.id, self.session).ok_or(Ended::Replaced)?;
+        observed.status = Some(report);
+        drop(members);
         self.inner.wake.notify_one();
+        Ok(())
     }
 }
 
@@ -387,6 +396,52 @@ mod tests {
     use crate::control::{Control, ControlSettings};
     use fairlead_host::SystemClock;
 
+    /// R-ENR-10: what a session says after its successor has begun may be of a dead process, and is not shown.
+    #[tokio::test]
+    async fn a_replaced_session_reports_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = ControlSettings::new(dir.path().to_owned(), "127.0.0.1:8443".parse().unwrap());
+        let control = Control::open(settings, Arc::new(SystemClock::new()))
+            .await
+            .unwrap();
+        let (inner, id) = (Arc::clone(&control.0), NodeId::from_bytes([1; 16]));
+        let open = |version: &str| {
+            let cancel = tokio_util::sync::CancellationToken::new();
+            let (session, _checks) = inner.observed.open_node(id, version.to_owned(), None, cancel);
+            task(&inner, id, session.number)
+        };
+        let (mut first, mut second) = (open("1"), open("2"));
+        let status = |live_streams| pb::NodeStatus {
+            live_streams,
+            ..pb::NodeStatus::default()
+        };
+        let shown = || {
+            inner.observed.lock().nodes[&id]
+                .status
+                .as_ref()
+                .map(|s| s.live_streams)
+        };
+        assert_eq!(first.hear(status(1)), Err(Ended::Replaced));
+        assert_eq!(shown(), None);
+        assert_eq!(second.hear(status(2)), Ok(()));
+        assert_eq!(first.hear(status(3)), Err(Ended::Replaced));
+        assert_eq!(shown(), Some(2));
+    }
+
+    fn task(inner: &Arc<Inner>, id: NodeId, session: u64) -> Task {
+        Task {
+            inner: Arc::clone(inner),
+            id,
+            session,
+            down: mpsc::channel(4).0,
+            policy: None,
+            grants: None,
+            held: None,
+            held_grants: None,
+            checking: None,
+        }
+    }
+
     /// Between a restart and its first plan nothing is sent: an empty set of grants would take away
     /// those that the node holds.
     #[tokio::test]
@@ -398,14 +453,8 @@ mod tests {
             .unwrap();
         let (down, mut sent) = mpsc::channel(4);
         let mut task = Task {
-            inner: Arc::clone(&control.0),
-            id: NodeId::from_bytes([1; 16]),
             down,
-            policy: None,
-            grants: None,
-            held: None,
-            held_grants: None,
-            checking: None,
+            ..task(&control.0, NodeId::from_bytes([1; 16]), 0)
         };
         task.follow().await.unwrap();
         assert!(sent.try_recv().is_err());

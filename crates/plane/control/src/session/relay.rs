@@ -67,6 +67,8 @@ struct Lease {
 struct Task {
     inner: Arc<Inner>,
     id: RelayId,
+    /// The session's number.
+    session: u64,
     down: Sender,
     sent: Sent,
     /// What the worker held when the session began; its reports say it from then on.
@@ -123,6 +125,7 @@ pub(super) async fn run(
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
+        session: session.number,
         down,
         sent: Sent::default(),
         said: None,
@@ -179,9 +182,8 @@ impl Task {
         let applied = hello.applied.and_then(|head| PolicyHead::try_from(head).ok());
         self.said = applied;
         let mut members = self.inner.observed.lock();
-        if let Some(observed) = members.relays.get_mut(&self.id)
-            && let Some(status) = &mut observed.status
-        {
+        let observed = members.relay_in(self.id, self.session).ok_or(Ended::Replaced)?;
+        if let Some(status) = &mut observed.status {
             status.applied = applied;
         }
         Ok(())
@@ -364,10 +366,11 @@ impl Task {
                 let report = report(status);
                 let (cloned, applied) = (report.cloned.clone(), report.applied);
                 let behind = report.clock_behind;
-                let mut before = None;
-                if let Some(observed) = self.inner.observed.lock().relays.get_mut(&self.id) {
-                    before = observed.status.replace(report);
-                }
+                let before = {
+                    let mut members = self.inner.observed.lock();
+                    let observed = members.relay_in(self.id, self.session).ok_or(Ended::Replaced)?;
+                    observed.status.replace(report)
+                };
                 self.tell_clock(before.and_then(|report| report.clock_behind), behind);
                 if let (Some(head), Some(record)) = (applied, self.inner.ledger.state().relay(self.id)) {
                     let (name, now) = (record.name.0.to_string(), self.inner.clock.wall());

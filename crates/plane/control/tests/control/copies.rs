@@ -5,12 +5,16 @@ use crate::fixture::{Member, Plane, once};
 use bytes::Bytes;
 use fairlead_control::api::PathReportView;
 use fairlead_model::ApiCode;
+use fairlead_rpc::pb::member_control_client::MemberControlClient;
 use fairlead_rpc::pb::{self, node_down, node_up};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
-/// A process with the member's identity, in a session.
+type Client = MemberControlClient<Channel>;
+
+/// A process with the member's identity, in a session. Its version is its host's name.
 struct Copy {
     up: mpsc::Sender<pb::NodeUp>,
     downs: Streaming<pb::NodeDown>,
@@ -18,6 +22,12 @@ struct Copy {
 
 impl Copy {
     async fn connect(plane: &Plane, member: &Member, boot: u8, host_name: &str) -> Self {
+        let client = member.client(plane).await;
+        Self::greet(plane, client, boot, host_name).await
+    }
+
+    /// Says hello on a connection that stands.
+    async fn greet(plane: &Plane, mut client: Client, boot: u8, host_name: &str) -> Self {
         let hello = pb::NodeHello {
             wall_clock_ms: plane.clock_wall().0,
             process: Some(pb::Process {
@@ -26,12 +36,12 @@ impl Copy {
                 machine: format!("{boot:02x}").repeat(32),
                 product: String::new(),
             }),
+            version: host_name.to_owned(),
             ..pb::NodeHello::default()
         };
         let (request, up) = once(pb::NodeUp {
             body: Some(node_up::Body::Hello(hello)),
         });
-        let mut client = member.client(plane).await;
         let downs = client.node_session(request).await.unwrap().into_inner();
         Self { up, downs }
     }
@@ -95,6 +105,37 @@ async fn a_cloned_identity_is_refused_and_both_hosts_are_named() {
     plane.clock.pass(Duration::from_secs(601));
     assert_eq!(plane.control.node("alpha").await.unwrap().copies, None);
     drop(original);
+    plane.stop().await;
+}
+
+/// R-ENR-10, R-UI-01: a dead run's hello that is heard only after its successor's is no copy's, ends no session,
+/// and shows no version.
+#[tokio::test]
+async fn a_late_hello_of_a_dead_run_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let alpha = plane.node("alpha").await;
+    // Its connection stands when the next run's does not exist yet.
+    let early = alpha.client(&plane).await;
+    let successor = Copy::connect(&plane, &alpha, 2, "second").await.welcomed().await;
+    let mut late = Copy::greet(&plane, early, 1, "first").await;
+    let refused = late.downs.message().await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    let shown = plane.control.node("alpha").await.unwrap();
+    assert_eq!((shown.version.as_str(), shown.copies), ("second", None));
+    drop(late);
+    // The successor has its session still.
+    let status = node_up::Body::Status(pb::NodeStatus {
+        live_streams: 7,
+        ..pb::NodeStatus::default()
+    });
+    let up = pb::NodeUp { body: Some(status) };
+    successor.up.send(up).await.unwrap();
+    plane
+        .until("the successor is heard", async |c| {
+            c.node("alpha").await.unwrap().live_streams == 7
+        })
+        .await;
     plane.stop().await;
 }
 

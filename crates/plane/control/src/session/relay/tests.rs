@@ -28,6 +28,7 @@ async fn turns_of_a_silent_session(inner: Arc<Inner>) -> u64 {
     let mut task = Task {
         inner,
         id: RELAY,
+        session: 0,
         down,
         sent: Sent::default(),
         said: None,
