@@ -140,6 +140,18 @@ pub(crate) async fn node(group: &cli::Node) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A consumer's listener asks nobody who they are: one on every address is open to whoever reaches the host.
+fn open_to_all(from: &str, listen: &str, target: &str) -> Option<String> {
+    let listen: ListenAddress = listen.parse().ok()?;
+    listen.0.ip().to_canonical().is_unspecified().then(|| {
+        let port = listen.0.port();
+        format!(
+            "note: it listens on every address of {from}, so whoever reaches {from} reaches {target}; \
+             127.0.0.1:{port} is for {from}'s own applications only"
+        )
+    })
+}
+
 pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
     let connection = &group.connection;
     match &group.verb {
@@ -171,6 +183,9 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
                     "link {} added: {} is to listen on {} for {} of {}; `fairlead link show {0}` says how it stands",
                     l.name, l.from.name, l.listen, l.target, l.to.name
                 ));
+                if let Some(note) = open_to_all(&l.from.name, &l.listen, &l.target) {
+                    table::line(&note);
+                }
             });
         }
         LinkVerb::Ls { watch } => {
@@ -381,6 +396,17 @@ mod tests {
             error.contains("--last: `5000`") && error.contains("1 to 1000"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_told_of() {
+        for listen in ["0.0.0.0:5432", "[::]:5432", "[::ffff:0.0.0.0]:5432"] {
+            let note = open_to_all("alpha", listen, "10.0.0.5:5432").unwrap();
+            assert!(note.contains("127.0.0.1:5432"), "{note}");
+        }
+        for listen in ["127.0.0.1:5432", "[::1]:5432", "192.0.2.1:5432"] {
+            assert_eq!(open_to_all("alpha", listen, "10.0.0.5:5432"), None);
+        }
     }
 
     #[test]
