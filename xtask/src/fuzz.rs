@@ -5,6 +5,8 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The sanitizer needs a target of its own name, so that build scripts and macros go without it.
 const TRIPLE: &str = concat!(env!("XTASK_ARCH"), "-unknown-linux-gnu");
@@ -31,6 +33,9 @@ pub(crate) struct FuzzArguments {
     /// Only this target (repeatable).
     #[arg(long = "target", value_name = "NAME")]
     targets: Vec<String>,
+    /// How many targets run at a time.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: u8,
     /// Prints the targets and runs none.
     #[arg(long)]
     list: bool,
@@ -38,18 +43,31 @@ pub(crate) struct FuzzArguments {
 
 /// How long a smoke run gives each target: all seeds, and some thousands of variations.
 const SMOKE_SECONDS: u64 = 4;
+/// What a smoke run is built with: there is more to build than to run.
+const SMOKE_PROFILE: &str = "smoke";
+/// What the targets are built with else.
+const PROFILE: &str = "release";
 
 /// Runs every target for a few seconds.
 pub(crate) fn smoke() -> Result<()> {
-    run(&FuzzArguments {
-        seconds: SMOKE_SECONDS,
-        targets: Vec::new(),
-        list: false,
-    })
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    fuzz_with(
+        &FuzzArguments {
+            seconds: SMOKE_SECONDS,
+            targets: Vec::new(),
+            jobs: u8::try_from(cores).unwrap_or(u8::MAX),
+            list: false,
+        },
+        SMOKE_PROFILE,
+    )
 }
 
-/// Builds the targets and runs them one after the other.
+/// Builds the targets and runs them.
 pub(crate) fn run(arguments: &FuzzArguments) -> Result<()> {
+    fuzz_with(arguments, PROFILE)
+}
+
+fn fuzz_with(arguments: &FuzzArguments, profile: &str) -> Result<()> {
     let folder = source::root()?.join("fuzz");
     let all = targets(&folder)?;
     if let Some(unknown) = arguments.targets.iter().find(|t| !all.contains(t)) {
@@ -63,15 +81,26 @@ pub(crate) fn run(arguments: &FuzzArguments) -> Result<()> {
         .iter()
         .filter(|t| arguments.targets.is_empty() || arguments.targets.contains(t));
     let chosen: Vec<&String> = chosen.collect();
-    let built = build(&folder, &chosen)?;
-    let mut failed = Vec::new();
-    for name in &chosen {
-        println!("fuzz: {name} for {} s", arguments.seconds);
-        if let Err(error) = fuzz(&folder, &built.join(name), name, arguments.seconds) {
-            println!("fuzz: {name}: {error:#}");
-            failed.push(name.as_str());
+    let built = build(&folder, &chosen, profile)?;
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs {
+            scope.spawn(|| {
+                while let Some(name) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    println!("fuzz: {name} for {} s", arguments.seconds);
+                    if let Err(error) = fuzz(&folder, &built.join(name), name, arguments.seconds) {
+                        println!("fuzz: {name}: {error:#}");
+                        failed
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push(name.as_str());
+                    }
+                }
+            });
         }
-    }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !failed.is_empty() {
         bail!("failed: {}; inputs are in fuzz/artifacts", failed.join(", "));
     }
@@ -127,10 +156,10 @@ fn targets(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// Builds the chosen targets and returns the folder that holds them.
-fn build(folder: &Path, chosen: &[&String]) -> Result<PathBuf> {
+fn build(folder: &Path, chosen: &[&String], profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command
-        .args(["build", "--release", "--target", TRIPLE])
+        .args(["build", "--profile", profile, "--target", TRIPLE])
         .current_dir(folder);
     for name in chosen {
         command.args(["--bin", name]);
@@ -139,7 +168,7 @@ fn build(folder: &Path, chosen: &[&String]) -> Result<PathBuf> {
     command.env("RUSTC_BOOTSTRAP", "1");
     command.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"));
     steps::run_command(&mut command)?;
-    Ok(metadata(folder)?.target_directory.join(TRIPLE).join("release"))
+    Ok(metadata(folder)?.target_directory.join(TRIPLE).join(profile))
 }
 
 fn fuzz(folder: &Path, program: &Path, name: &str, seconds: u64) -> Result<()> {
