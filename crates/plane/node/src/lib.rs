@@ -10,8 +10,9 @@
 //! `relays`; `listen` and `consumer` open streams, with `association` for their secrets, which `warm`
 //! makes ahead of need;
 //! `publisher`, `accepted` and `target` answer them, `resumable` finds the live stream that a further
-//! leg is for, and `old_runs` ends those of consumers that have started anew; `driver` moves the bytes of each stream and, at the consumer, its legs from
-//! relay to relay; `paths` watches which of them still lead to the publisher.
+//! leg is for, and `waiting` holds it until its driver comes; `old_runs` ends those of consumers that have
+//! started anew; `driver` moves the bytes of each stream and, at the consumer, its legs from relay to relay;
+//! `paths` watches which of them still lead to the publisher.
 
 mod accepted;
 mod association;
@@ -44,6 +45,7 @@ mod state;
 mod target;
 mod told;
 mod view;
+mod waiting;
 mod warm;
 
 pub use config::{

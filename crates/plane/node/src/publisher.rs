@@ -13,7 +13,7 @@ use crate::live::{LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::old_runs::OldRuns;
 use crate::probe::{answer_probe, is_probe};
-use crate::resumable::{FurtherLeg, Resumable, StreamName};
+use crate::resumable::{FurtherLeg, Resumable, StreamName, ToDriver};
 use crate::target;
 use crate::told;
 use crate::view::ViewReceiver;
@@ -28,7 +28,7 @@ use fairlead_trust::GrantCheck;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
@@ -408,7 +408,7 @@ const fn named(incoming: &Incoming) -> StreamName {
 /// Gives a leg to the driver of the stream that it is for. What the relay claims is not believed by
 /// that; the driver's machine takes the leg only for an ATTACH sealed for it.
 async fn further(
-    live: mpsc::Sender<FurtherLeg>,
+    live: ToDriver,
     mut leg: Leg,
     relay: RelayId,
     epoch: LegEpoch,
@@ -424,8 +424,8 @@ async fn further(
         epoch,
         pending,
     };
-    if live.try_send(further).is_err() {
-        tracing::debug!(%relay, %epoch, "a further leg found no room");
+    if let Some(given_up) = live.put(relay, epoch, further) {
+        tracing::debug!(%relay, epoch = %given_up.epoch, "a further leg is not waited with");
     }
 }
 

@@ -5,15 +5,12 @@
 //! epoch too, decides whether it is taken (R-STR-05). A relay that names another route, or is silent,
 //! stands in no other relay's way.
 
+use crate::waiting::WaitingLegs;
 use fairlead_model::{AssociationId, LegEpoch, NodeId, RelayId, RouteId, StreamNumber};
 use fairlead_transport::Leg;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-
-/// Legs that wait for their driver, which takes them in its next turn. One that finds no room is
-/// dropped; the consumer opens another.
-const WAITING_MAX: usize = 4;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A stream's name at the publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,11 +31,14 @@ pub(crate) struct FurtherLeg {
     pub(crate) pending: OwnedSemaphorePermit,
 }
 
+/// The way to a stream's driver.
+pub(crate) type ToDriver = Arc<WaitingLegs<FurtherLeg>>;
+
 /// The publisher's live streams, by name. Clones share them. As many as there are live streams, which
 /// are bounded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Resumable {
-    streams: Arc<Mutex<BTreeMap<StreamName, mpsc::Sender<FurtherLeg>>>>,
+    streams: Arc<Mutex<BTreeMap<StreamName, ToDriver>>>,
 }
 
 /// Where a stream's driver gets its further legs; the stream is no longer found when it is dropped.
@@ -46,13 +46,13 @@ pub(crate) struct Resumable {
 pub(crate) struct Mailbox {
     table: Resumable,
     name: StreamName,
-    legs: mpsc::Receiver<FurtherLeg>,
+    legs: ToDriver,
     is_closed: bool,
 }
 
 impl Resumable {
     /// The way to the stream's driver, if it lives here.
-    pub(crate) fn find(&self, name: StreamName) -> Option<mpsc::Sender<FurtherLeg>> {
+    pub(crate) fn find(&self, name: StreamName) -> Option<ToDriver> {
         self.lock().get(&name).cloned()
     }
 
@@ -60,13 +60,13 @@ impl Resumable {
     ///
     /// # Errors
     /// It lives already: the way to its driver.
-    pub(crate) fn enter(&self, name: StreamName) -> Result<Mailbox, mpsc::Sender<FurtherLeg>> {
+    pub(crate) fn enter(&self, name: StreamName) -> Result<Mailbox, ToDriver> {
         let mut streams = self.lock();
         if let Some(live) = streams.get(&name) {
             return Err(live.clone());
         }
-        let (sender, legs) = mpsc::channel(WAITING_MAX);
-        streams.insert(name, sender);
+        let legs = ToDriver::default();
+        streams.insert(name, legs.clone());
         Ok(Mailbox {
             table: self.clone(),
             name,
@@ -75,18 +75,15 @@ impl Resumable {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<StreamName, mpsc::Sender<FurtherLeg>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<StreamName, ToDriver>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Mailbox {
     /// The next leg; registers the task to be woken when there is one.
-    pub(crate) fn poll_leg(&mut self, cx: &mut std::task::Context<'_>) -> Option<FurtherLeg> {
-        match self.legs.poll_recv(cx) {
-            std::task::Poll::Ready(leg) => leg,
-            std::task::Poll::Pending => None,
-        }
+    pub(crate) fn poll_leg(&self, cx: &std::task::Context<'_>) -> Option<FurtherLeg> {
+        self.legs.poll(cx)
     }
 
     /// The stream is no longer found; legs that wait for it are reset.
@@ -94,8 +91,7 @@ impl Mailbox {
         // Another stream of the name may be entered by the time that this mailbox is dropped.
         if !std::mem::replace(&mut self.is_closed, true) {
             self.table.lock().remove(&self.name);
-            self.legs.close();
-            while self.legs.try_recv().is_ok() {}
+            drop(self.legs.close());
         }
     }
 }
