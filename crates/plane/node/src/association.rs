@@ -6,8 +6,9 @@
 //! starts a handshake, and until that has proved another one the old stays in use.
 
 use crate::attempt::AttemptError;
-use crate::live::{EndReason, LiveStreams};
+use crate::live::EarlierRuns;
 use crate::metrics::{NodeMetrics, StreamRole};
+use crate::old_runs::OldRuns;
 use crate::probe::probe_number;
 use crate::relays::Session;
 use crate::told;
@@ -43,6 +44,8 @@ pub(crate) struct Association {
     id: AssociationId,
     peer_boot: BootCounter,
     secret: PairSecret,
+    /// When its handshake began and was done.
+    begun: MonoTime,
     made: MonoTime,
     next_stream: AtomicU64,
     next_probe: AtomicU64,
@@ -96,7 +99,7 @@ pub(crate) struct Associations {
     tls: Arc<MemberTls>,
     boot: BootCounter,
     clock: Arc<dyn Clock>,
-    live: LiveStreams,
+    old_runs: OldRuns,
     metrics: NodeMetrics,
     tasks: TaskTracker,
 }
@@ -143,6 +146,13 @@ impl Association {
         self.id
     }
 
+    /// Whether it is to be used from now on where `before` was. A relay may keep an earlier run's last word back
+    /// until the next has proved itself; but one that took up a handshake after that lives, and is where relays
+    /// lead to.
+    fn succeeds(&self, before: &Self) -> bool {
+        before.peer_boot <= self.peer_boot || self.begun > before.made
+    }
+
     /// The publisher's run.
     pub(crate) const fn peer_boot(&self) -> BootCounter {
         self.peer_boot
@@ -168,7 +178,7 @@ impl Associations {
         tls: Arc<MemberTls>,
         boot: BootCounter,
         clock: Arc<dyn Clock>,
-        live: LiveStreams,
+        old_runs: OldRuns,
         metrics: NodeMetrics,
         tasks: TaskTracker,
     ) -> Self {
@@ -177,7 +187,7 @@ impl Associations {
             tls,
             boot,
             clock,
-            live,
+            old_runs,
             metrics,
             tasks,
         }
@@ -293,10 +303,9 @@ impl Associations {
             let mut entries = self.lock();
             let entry = entries.entry(publisher).or_default();
             entry.making.retain(|m| m.session != request.session.number);
-            let before = entry.current.borrow().as_ref().map(|before| before.peer_boot);
-            // A relay may keep an earlier run's last word back until the next has proved itself.
+            let before = entry.current.borrow().clone();
             if let Ok(association) = result
-                && before.is_none_or(|before| before <= association.peer_boot)
+                && before.is_none_or(|before| association.succeeds(&before))
             {
                 entry.current.send_replace(Some(association.clone()));
                 entry.stale = false;
@@ -308,13 +317,7 @@ impl Associations {
                 if let Some(suppressed) = told::association("made") {
                     tracing::info!(%publisher, association = %association.id, suppressed, "association made");
                 }
-                // An authenticated higher count: the publisher's earlier run knows no stream of ours.
-                let ended = self.live.end(EndReason::PeerRestarted, |s| {
-                    s.role == role && s.peer == publisher && s.peer_boot < association.peer_boot
-                });
-                if ended > 0 {
-                    tracing::info!(%publisher, ended, "publisher has restarted; its old streams end");
-                }
+                self.proved(publisher, association);
             }
             Err(error) => {
                 self.metrics.associations_failed.get_or_create(&role.into()).inc();
@@ -326,8 +329,20 @@ impl Associations {
         }
     }
 
+    /// A run of the publisher has proved itself: it lives, and earlier ones are dead or will be heard of.
+    fn proved(&self, publisher: NodeId, association: &Association) {
+        let (role, peer, run) = (StreamRole::Consumer, publisher, association.peer_boot);
+        self.old_runs.heard(role, peer, run, association.begun);
+        let before = EarlierRuns {
+            role,
+            peer,
+            before: run,
+        };
+        self.old_runs.doubt(before, self.clock.mono());
+    }
+
     async fn make(&self, request: &PairRequest) -> Result<Association, AttemptError> {
-        let id: AssociationId = rng::new_id();
+        let (id, begun): (AssociationId, _) = (rng::new_id(), self.clock.mono());
         let mut leg = tokio::time::timeout(LEG_WAIT_MAX, request.session.carrier.open_leg())
             .await
             .map_err(|_| AttemptError::LegTimeout)?
@@ -353,6 +368,7 @@ impl Associations {
             id,
             peer_boot: paired.peer_boot,
             secret: paired.secret,
+            begun,
             made: self.clock.mono(),
             next_stream: AtomicU64::new(0),
             next_probe: AtomicU64::new(0),

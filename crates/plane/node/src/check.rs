@@ -12,6 +12,7 @@ use crate::association::{Associations, StreamKind};
 use crate::consumer::Consumer;
 use crate::driver::{Driver, Further, Mover, Near, Outcome};
 use crate::metrics::NodeMetrics;
+use crate::old_runs::OldRuns;
 use crate::open::{Opening, Unanswered};
 use crate::paths::Paths;
 use crate::relays::Relays;
@@ -58,6 +59,7 @@ pub(crate) struct PathChecker {
     pub(crate) consumer: Arc<Consumer>,
     pub(crate) tls: Arc<MemberTls>,
     pub(crate) boot: BootCounter,
+    pub(crate) old_runs: OldRuns,
     /// Where handshakes run.
     pub(crate) tasks: TaskTracker,
 }
@@ -107,7 +109,7 @@ impl PathChecker {
                 self.tls.clone(),
                 self.boot,
                 consumer.clock.clone(),
-                consumer.live.clone(),
+                self.old_runs.clone(),
                 metrics.clone(),
                 self.tasks.clone(),
             )),

@@ -10,8 +10,8 @@
 //! `relays`; `listen` and `consumer` open streams, with `association` for their secrets, which `warm`
 //! makes ahead of need;
 //! `publisher`, `accepted` and `target` answer them, `resumable` finds the live stream that a further
-//! leg is for, and `waiting` holds it until its driver comes; `old_runs` ends those of consumers that have
-//! started anew; `driver` moves the bytes of each stream and, at the consumer, its legs from relay to relay;
+//! leg is for, and `waiting` holds it until its driver comes; `old_runs` ends what dead runs of far daemons
+//! have left; `driver` moves the bytes of each stream and, at the consumer, its legs from relay to relay;
 //! `paths` watches which of them still lead to the publisher.
 
 mod accepted;

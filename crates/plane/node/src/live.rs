@@ -6,7 +6,7 @@ use crate::metrics::{NodeMetrics, StreamRole};
 use fairlead_model::{BootCounter, NodeId, RouteId};
 use fairlead_stream::Stream;
 use futures_util::task::AtomicWaker;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
@@ -60,6 +60,17 @@ pub(crate) struct LiveStream {
     pub(crate) peer_boot: BootCounter,
 }
 
+/// The runs of a far daemon before one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EarlierRuns {
+    /// This daemon's half of their streams.
+    pub(crate) role: StreamRole,
+    /// The far daemon.
+    pub(crate) peer: NodeId,
+    /// The run that is not one of them.
+    pub(crate) before: BootCounter,
+}
+
 /// All live streams of a daemon. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveStreams {
@@ -79,6 +90,8 @@ struct Inner {
 struct EndSignal {
     reason: AtomicU8,
     suspended: AtomicBool,
+    /// Sealed bytes came since the far daemon's run was doubted.
+    lived: AtomicBool,
     waker: AtomicWaker,
 }
 
@@ -134,16 +147,51 @@ impl LiveStreams {
         self.end_where(reason, |stream, _| doomed(stream))
     }
 
-    /// The same of those only that have no leg.
-    pub(crate) fn end_suspended(&self, reason: EndReason, doomed: impl Fn(&LiveStream) -> bool) -> usize {
-        self.end_where(reason, |stream, signal| {
-            doomed(stream) && signal.suspended.load(Ordering::Acquire)
+    fn end_where(&self, reason: EndReason, doomed: impl Fn(&LiveStream, &EndSignal) -> bool) -> usize {
+        self.lock().end_where(reason, doomed)
+    }
+
+    /// Doubts the runs of `runs` until they are heard of again; returns how many streams are of them.
+    pub(crate) fn doubt(&self, runs: EarlierRuns) -> usize {
+        let inner = self.lock();
+        let of_them = inner.streams.values().filter(|(stream, _)| runs.have(stream));
+        of_them
+            .map(|(_, signal)| signal.lived.store(false, Ordering::Release))
+            .count()
+    }
+
+    /// A far daemon's run has proved that it lives.
+    pub(crate) fn note_life(&self, role: StreamRole, peer: NodeId, run: BootCounter) {
+        for (stream, signal) in self.lock().streams.values() {
+            if (stream.role, stream.peer, stream.peer_boot) == (role, peer, run) {
+                signal.lived.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Ends the streams without a leg of those of the runs that were not heard of, on any stream, since they
+    /// were doubted; returns how many.
+    pub(crate) fn end_dead(&self, reason: EndReason, runs: EarlierRuns) -> usize {
+        let inner = self.lock();
+        let of_them = inner.streams.values().filter(|(stream, _)| runs.have(stream));
+        let lived = of_them.filter(|(_, signal)| signal.lived.load(Ordering::Acquire));
+        let lived: BTreeSet<BootCounter> = lived.map(|(stream, _)| stream.peer_boot).collect();
+        inner.end_where(reason, |stream, signal| {
+            runs.have(stream)
+                && !lived.contains(&stream.peer_boot)
+                && signal.suspended.load(Ordering::Acquire)
         })
     }
 
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
     fn end_where(&self, reason: EndReason, doomed: impl Fn(&LiveStream, &EndSignal) -> bool) -> usize {
         let mut ended = 0;
-        for (stream, signal) in self.lock().streams.values() {
+        for (stream, signal) in self.streams.values() {
             if doomed(stream, signal) {
                 signal.reason.store(reason.number(), Ordering::Release);
                 signal.waker.wake();
@@ -152,9 +200,16 @@ impl LiveStreams {
         }
         ended
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+impl EarlierRuns {
+    /// Whether a run is one of them.
+    pub(crate) fn has(self, role: StreamRole, peer: NodeId, run: BootCounter) -> bool {
+        role == self.role && peer == self.peer && run < self.before
+    }
+
+    fn have(self, stream: &LiveStream) -> bool {
+        self.has(stream.role, stream.peer, stream.peer_boot)
     }
 }
 
@@ -172,6 +227,11 @@ impl LiveGuard {
     /// Notes whether the stream has no leg.
     pub(crate) fn note_suspension(&self, suspended: bool) {
         self.signal.suspended.store(suspended, Ordering::Release);
+    }
+
+    /// Notes that the far daemon's run lives: sealed bytes of it came.
+    pub(crate) fn note_life(&self) {
+        self.signal.lived.store(true, Ordering::Release);
     }
 
     /// Whether the stream is to end; registers the task to be woken when it is.
@@ -247,20 +307,52 @@ mod tests {
         assert_eq!(live.len(), 1);
     }
 
+    const EARLIER: EarlierRuns = EarlierRuns {
+        role: StreamRole::Publisher,
+        peer: NodeId::from_bytes([1; 16]),
+        before: BootCounter(3),
+    };
+
     /// R-ENR-10: of an earlier run's streams those end that have no leg.
     #[test]
     fn what_has_a_leg_is_left_alone() {
         let live = live_streams(StreamMemory::of_test(u64::MAX / 2));
-        let [attached, suspended, back] = [1, 1, 1].map(|boot| live.enter(stream(1, 1, boot)).unwrap());
-        suspended.note_suspension(true);
-        back.note_suspension(true);
+        let [attached, suspended, back, later, other] = [(1, 1), (1, 1), (1, 1), (1, 3), (2, 1)]
+            .map(|(peer, boot)| live.enter(stream(1, peer, boot)).unwrap());
+        for guard in [&suspended, &back, &later, &other] {
+            guard.note_suspension(true);
+        }
         back.note_suspension(false);
-        assert_eq!(live.end_suspended(EndReason::PeerRestarted, |_| false), 0);
-        assert_eq!(live.end_suspended(EndReason::PeerRestarted, |_| true), 1);
+        assert_eq!(live.doubt(EARLIER), 3);
+        assert_eq!(live.end_dead(EndReason::PeerRestarted, EARLIER), 1);
         let mut cx = Context::from_waker(Waker::noop());
         assert_eq!(suspended.poll_end(&mut cx), Some(EndReason::PeerRestarted));
-        assert_eq!(attached.poll_end(&mut cx), None);
-        assert_eq!(back.poll_end(&mut cx), None);
+        for spared in [attached, back, later, other] {
+            assert_eq!(spared.poll_end(&mut cx), None);
+        }
+    }
+
+    /// R-ENR-10: a run that was heard of after a later one, on one of its streams or by a handshake, lives: none of
+    /// its streams ends. What was heard before proves nothing.
+    #[test]
+    fn a_run_that_lives_keeps_its_streams() {
+        let live = live_streams(StreamMemory::of_test(u64::MAX / 2));
+        let [dead, one, two] = [1, 2, 2].map(|boot| live.enter(stream(1, 1, boot)).unwrap());
+        for guard in [&dead, &one, &two] {
+            guard.note_suspension(true);
+            guard.note_life();
+        }
+        assert_eq!(live.doubt(EARLIER), 3);
+        two.note_life();
+        assert_eq!(live.end_dead(EndReason::PeerRestarted, EARLIER), 1);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(dead.poll_end(&mut cx), Some(EndReason::PeerRestarted));
+        live.doubt(EARLIER);
+        live.note_life(EARLIER.role, EARLIER.peer, BootCounter(2));
+        drop(dead);
+        assert_eq!(live.end_dead(EndReason::PeerRestarted, EARLIER), 0);
+        live.doubt(EARLIER);
+        assert_eq!(live.end_dead(EndReason::PeerRestarted, EARLIER), 2);
     }
 
     /// R-STR-04: the number of streams is bounded, and a place given back is free again.

@@ -1,11 +1,12 @@
-//! Earlier runs of consumers, of which a later one has proved itself.
+//! Earlier runs of far daemons, of which a later one has proved itself.
 //!
 //! Mostly the earlier one is dead, since a daemon's folder is locked: what it had open is to end long
 //! before its hold. But a folder may have been copied (R-ENR-10), and a copy speaks to this daemon before
-//! relays and control plane have sent it away. Whichever of the two lives attaches its streams again at
-//! once. So a later run ends nothing by itself: what has no leg a while later is of a dead run.
+//! relays and control plane have sent it away. The streams are those of the run that holds them: what
+//! another one answers is the failure of a leg. So a later run ends nothing by itself; what is of a run
+//! that was not heard of for a while after it, and has no leg, is of a dead one.
 
-use crate::live::{EndReason, LiveStreams};
+use crate::live::{EarlierRuns, EndReason, LiveStreams};
 use crate::metrics::StreamRole;
 use fairlead_host::Clock;
 use fairlead_model::{BootCounter, MonoTime, NodeId};
@@ -15,52 +16,81 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How long a run that a relay took for dead may take to come back and attach its streams: as long as it
-/// tries to dial a relay at once, and less than any hold.
+/// How long a run that a relay took for dead may take to come back and attach its streams, or to be
+/// reached again: as long as it tries to dial a relay at once, and less than any hold.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
-/// Later runs that are waited for at once, of all consumers. The streams of what finds no room end with
+/// Later runs that are waited for at once, of all far daemons. The streams of what finds no room end with
 /// their holds.
 const WAITING_MAX: usize = 1024;
 
-/// Consumers that have started anew a moment ago. Clones share them.
-#[derive(Debug, Clone, Default)]
+/// Daemons that have started anew a moment ago. Clones share them.
+#[derive(Debug, Clone)]
 pub(crate) struct OldRuns {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    live: LiveStreams,
     /// In the order in which they are due.
-    waiting: Mutex<VecDeque<Later>>,
+    waiting: Mutex<VecDeque<Doubted>>,
     added: Notify,
 }
 
-/// A run that has proved itself.
+/// Runs before one that has proved itself.
 #[derive(Debug, Clone, Copy)]
-struct Later {
-    consumer: NodeId,
-    boot: BootCounter,
+struct Doubted {
+    runs: EarlierRuns,
+    since: MonoTime,
     due: MonoTime,
 }
 
 impl OldRuns {
-    /// A run of `consumer` has proved itself that is later than any known before.
-    pub(crate) fn succeeded(&self, consumer: NodeId, boot: BootCounter, now: MonoTime) {
+    /// None yet.
+    pub(crate) fn new(live: LiveStreams) -> Self {
+        let inner = Inner {
+            live,
+            waiting: Mutex::default(),
+            added: Notify::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// A run has proved itself that is later than `runs`: those of them that are not heard of in time are dead.
+    /// Nothing new where that is being found out.
+    pub(crate) fn doubt(&self, runs: EarlierRuns, now: MonoTime) {
         let mut waiting = self.lock();
-        if waiting.len() < WAITING_MAX {
+        let is_news = waiting.len() < WAITING_MAX && waiting.iter().all(|doubted| doubted.runs != runs);
+        if is_news && self.inner.live.doubt(runs) > 0 {
             let due = now.plus(BACK_WITHIN);
-            waiting.push_back(Later { consumer, boot, due });
+            waiting.push_back(Doubted {
+                runs,
+                since: now,
+                due,
+            });
             self.inner.added.notify_one();
         }
     }
 
-    /// Ends what earlier runs have left, until `cancel`.
-    pub(crate) async fn end_all(self, live: LiveStreams, clock: Arc<dyn Clock>, cancel: CancellationToken) {
+    /// A run of a far daemon has taken part in a handshake that was begun at `begun`. One that was begun before
+    /// the run was doubted proves nothing: a relay may have kept its last word back.
+    pub(crate) fn heard(&self, role: StreamRole, peer: NodeId, run: BootCounter, begun: MonoTime) {
+        let waiting = self.lock();
+        let mut doubts = waiting.iter().filter(|doubted| doubted.runs.has(role, peer, run));
+        if doubts.all(|doubted| doubted.since < begun) {
+            self.inner.live.note_life(role, peer, run);
+        }
+    }
+
+    /// Ends what dead runs have left, until `cancel`.
+    pub(crate) async fn end_all(self, clock: Arc<dyn Clock>, cancel: CancellationToken) {
         loop {
             let first = self.lock().front().copied();
             let wait = async {
                 match first {
-                    Some(later) => tokio::time::sleep(later.due.since(clock.mono())).await,
+                    Some(doubted) => tokio::time::sleep(doubted.due.since(clock.mono())).await,
                     None => self.inner.added.notified().await,
                 }
             };
@@ -68,12 +98,20 @@ impl OldRuns {
                 () = wait => {}
                 () = cancel.cancelled() => return,
             }
-            if let Some(later) = first
-                && later.due <= clock.mono()
+            if let Some(doubted) = first
+                && doubted.due <= clock.mono()
             {
-                end(&live, later);
+                self.end(doubted.runs);
                 self.lock().pop_front();
             }
+        }
+    }
+
+    fn end(&self, runs: EarlierRuns) {
+        let ended = self.inner.live.end_dead(EndReason::PeerRestarted, runs);
+        if ended > 0 {
+            let (peer, role) = (runs.peer, runs.role.as_str());
+            tracing::info!(%peer, role, ended, "a far daemon has restarted; its old streams end");
         }
     }
 
@@ -83,17 +121,7 @@ impl OldRuns {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Later>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Doubted>> {
         self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn end(live: &LiveStreams, later: Later) {
-    let consumer = later.consumer;
-    let ended = live.end_suspended(EndReason::PeerRestarted, |s| {
-        s.role == StreamRole::Publisher && s.peer == consumer && s.peer_boot < later.boot
-    });
-    if ended > 0 {
-        tracing::info!(%consumer, ended, "consumer has restarted; its old streams end");
     }
 }

@@ -9,7 +9,7 @@ use crate::association::StreamKind;
 use crate::driver::{AttachClaim, Driver, Further, Gate, LegIo, Near, Outcome, Via};
 use crate::failed::FailedTargets;
 use crate::grants::VerifiedGrants;
-use crate::live::{LiveStream, LiveStreams};
+use crate::live::{EarlierRuns, LiveStream, LiveStreams};
 use crate::metrics::{NodeMetrics, StreamRole};
 use crate::old_runs::OldRuns;
 use crate::probe::{answer_probe, is_probe};
@@ -118,11 +118,11 @@ impl Publisher {
     /// The association's handshake.
     async fn pair(&self, mut leg: Leg, relay: RelayId, incoming: Incoming, _pending: OwnedSemaphorePermit) {
         let (consumer, role) = (incoming.consumer, StreamRole::Publisher);
+        let begun = self.clock.mono();
         if !self.view.borrow().has_consumer(consumer) {
             return refuse(leg, RefusalCode::UnknownEndpoint).await;
         }
-        let now = self.clock.mono();
-        let Some(slot) = self.accepted.begin(relay, consumer, incoming.association, now) else {
+        let Some(slot) = self.accepted.begin(relay, consumer, incoming.association, begun) else {
             return refuse(leg, RefusalCode::TooMany).await;
         };
         if let Err(error) = answer(&mut leg, Answer::Ok).await {
@@ -138,8 +138,15 @@ impl Publisher {
             Ok(accepted) if accepted.peer == consumer && accepted.association == incoming.association => {
                 let peer_boot = accepted.peer_boot;
                 let now = self.clock.mono();
-                if slot.fill(accepted.secret, peer_boot, now) {
-                    self.old_runs.succeeded(consumer, peer_boot, now);
+                let is_later = slot.fill(accepted.secret, peer_boot, now);
+                self.old_runs.heard(role, consumer, peer_boot, begun);
+                if is_later {
+                    let before = EarlierRuns {
+                        role,
+                        peer: consumer,
+                        before: peer_boot,
+                    };
+                    self.old_runs.doubt(before, now);
                 }
                 self.metrics.associations.get_or_create(&role.into()).inc();
                 if let Some(suppressed) = told::association("accepted") {

@@ -139,16 +139,16 @@ pub(crate) async fn start_and_wait(
     let memory = Memory::new(config.memory, metrics.stream_memory.clone());
     let live = LiveStreams::new(metrics.clone(), memory);
     let streams = TaskTracker::new();
+    let old_runs = OldRuns::new(live.clone());
     let associations = Arc::new(Associations::new(
         tls.clone(),
         boot,
         clock.clone(),
-        live.clone(),
+        old_runs.clone(),
         metrics.clone(),
         streams.clone(),
     ));
     identity.tell(associations.clone());
-    let old_runs = OldRuns::default();
     let stream_config = fairlead_stream::Config {
         hold: config.hold.get(),
         ..fairlead_stream::Config::default()
@@ -216,6 +216,7 @@ pub(crate) async fn start_and_wait(
         consumer: consumer.clone(),
         tls: tls.clone(),
         boot,
+        old_runs: old_runs.clone(),
         tasks: streams.clone(),
     });
     started(Started {
@@ -264,10 +265,7 @@ pub(crate) async fn start_and_wait(
     parts.spawn(named("associations", warm));
     parts.spawn(named("paths", watched));
     parts.spawn(named("memory", memory.run(back.clone())));
-    parts.spawn(named(
-        "old runs",
-        old_runs.end_all(live.clone(), clock, back.clone()),
-    ));
+    parts.spawn(named("old runs", old_runs.end_all(clock, back.clone())));
     parts.spawn(named("revocation", end_revoked(view, live.clone(), back.clone())));
 
     let info = RuntimeInfo {

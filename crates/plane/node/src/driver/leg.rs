@@ -43,6 +43,15 @@ pub(crate) struct LegIo {
     drained: bool,
 }
 
+/// What has arrived on a leg.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Arrived {
+    /// Bytes.
+    pub(super) any: bool,
+    /// Records that the peer has sealed: it lives.
+    pub(super) sealed: bool,
+}
+
 /// How a leg ended.
 #[derive(Debug)]
 pub(crate) enum LegEnd {
@@ -102,20 +111,20 @@ impl LegIo {
         }
     }
 
-    /// Feeds the machine with what has arrived. `Ok(true)` means bytes came.
+    /// Feeds the machine with what has arrived.
     ///
     /// A leg is always drained: the window bounds what can come, and a reader that stops would stop
     /// the acknowledgements behind the data (invariant I4).
-    pub(crate) fn poll_in(
+    pub(super) fn poll_in(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut Stream,
         now: MonoTime,
-    ) -> Result<bool, LegEnd> {
+    ) -> Result<Arrived, LegEnd> {
         if !self.answered {
             match self.poll_answer(cx) {
                 Poll::Ready(result) => result?,
-                Poll::Pending => return Ok(false),
+                Poll::Pending => return Ok(Arrived::default()),
             }
         }
         let (name, mut progress, mut heard) = (self.name(), false, false);
@@ -141,7 +150,10 @@ impl LegIo {
         if heard && let Some(place) = &self.place {
             place.heard(now, stream.rtt());
         }
-        Ok(progress)
+        Ok(Arrived {
+            any: progress,
+            sealed: heard,
+        })
     }
 
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LegEnd>> {

@@ -2,8 +2,7 @@
 
 use super::leg::{LegEnd, LegIo};
 use super::mover::{MoveKind, Step};
-use super::{ATTACH_WAIT_MAX, CLOSE_MAX, Driver, Further, Outcome};
-use crate::live::EndReason;
+use super::{ATTACH_WAIT_MAX, CLOSE_MAX, Driver, Further};
 use crate::paths::Told;
 use crate::resumable::FurtherLeg;
 use fairlead_host::rng;
@@ -14,7 +13,16 @@ use std::task::Context;
 impl Driver {
     /// Feeds the machine from every leg. True if bytes came or a leg was lost.
     pub(super) fn legs_in(&mut self, cx: &mut Context<'_>, now: MonoTime) -> bool {
-        self.each_leg(now, |leg, stream| leg.poll_in(cx, stream, now))
+        let mut heard = false;
+        let progress = self.each_leg(now, |leg, stream| {
+            let arrived = leg.poll_in(cx, stream, now)?;
+            heard |= arrived.sealed;
+            Ok(arrived.any)
+        });
+        if heard {
+            self.guard.note_life();
+        }
+        progress
     }
 
     /// Sends what is due on every leg.
@@ -187,10 +195,6 @@ impl Driver {
         let (leg, via, kind, permit) = match mover.poll(cx, now, &self.stream, &used) {
             Step::Pending => return progress,
             Step::Leg(leg, via, kind, permit) => (leg, via, kind, permit),
-            Step::PeerRestarted => {
-                self.end(Outcome::Ended(EndReason::PeerRestarted), now);
-                return true;
-            }
         };
         let epoch = self.stream.next_epoch();
         let Some(open) = mover.open(&mut self.stream, epoch) else {

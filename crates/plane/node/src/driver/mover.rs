@@ -15,7 +15,7 @@ use crate::relays::Session;
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Frame, LegKind, Open, Refusal};
 use fairlead_host::rng;
-use fairlead_model::{BootCounter, LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber};
+use fairlead_model::{LegEpoch, MonoTime, NodeId, RefusalCode, RelayId, RouteId, StreamNumber};
 use fairlead_stream::{AttachKind, Stream};
 use fairlead_transport::Leg;
 use std::pin::Pin;
@@ -107,8 +107,6 @@ pub(super) enum Step {
     Pending,
     /// A fresh leg; the driver opens it in the machine and tells [`Mover::attaching`].
     Leg(Leg, Via, MoveKind, MovePermit),
-    /// The publisher has proved that it is another run: it knows the stream no longer.
-    PeerRestarted,
 }
 
 enum State {
@@ -120,8 +118,7 @@ enum State {
 /// A place among the streams that open a further leg at once.
 pub(super) type MovePermit = OwnedSemaphorePermit;
 type Opening = Pin<Box<dyn Future<Output = Option<(Leg, MovePermit)>> + Send>>;
-/// Gives the publisher's boot count if it was asked for.
-type Waiting = Pin<Box<dyn Future<Output = Option<BootCounter>> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A further leg whose ATTACH is not answered.
 #[derive(Debug)]
@@ -307,12 +304,7 @@ impl Mover {
                 }
                 State::Waiting(waiting) => match waiting.as_mut().poll(cx) {
                     Poll::Pending => return Step::Pending,
-                    Poll::Ready(boot) => {
-                        self.state = State::Idle;
-                        if boot.is_some_and(|boot| boot > self.association.peer_boot()) {
-                            return Step::PeerRestarted;
-                        }
-                    }
+                    Poll::Ready(()) => self.state = State::Idle,
                 },
             }
         }
@@ -350,7 +342,6 @@ impl Mover {
                     _ = proofs.changed() => {}
                     () = tokio::time::sleep(wait) => {}
                 }
-                None
             }));
         }
     }
@@ -512,7 +503,8 @@ impl Mover {
         }
     }
 
-    /// Asks the publisher itself, by another handshake, which run it is.
+    /// Asks the publisher itself, by another handshake, which run it is. What another run than the stream's says
+    /// is the failure of this leg alone; what becomes of its streams is decided in `old_runs`.
     fn verify(&mut self, via: Via) {
         let sessions = self.consumer.relays.sessions();
         let (Some(session), Some(grant)) = (sessions.get(&via.relay).cloned(), self.grant()) else {
@@ -527,9 +519,8 @@ impl Mover {
             unknown: Some(self.association.id()),
         };
         self.state = State::Waiting(Box::pin(async move {
-            // Whenever it succeeds, a higher count ends the stream; what is waited for is only a hint.
-            let made = tokio::time::timeout(VERIFY_WAIT, associations.get(&request)).await;
-            made.ok()?.ok().map(|association| association.peer_boot())
+            // An error is an elapsed wait: whenever the handshake succeeds, it counts.
+            let _ = tokio::time::timeout(VERIFY_WAIT, associations.get(&request)).await;
         }));
     }
 

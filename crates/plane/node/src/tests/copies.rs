@@ -48,7 +48,7 @@ async fn prove_a_later_run(pool: &Pool) {
         identity.tls(),
         BootCounter(u64::MAX),
         started.clock.clone(),
-        started.live.clone(),
+        started.old_runs.clone(),
         started.metrics.clone(),
         TaskTracker::new(),
     ));

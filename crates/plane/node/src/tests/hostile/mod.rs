@@ -3,6 +3,7 @@
 //! but a delay.
 
 mod collusion;
+mod copies;
 mod opens;
 mod refusals;
 mod relay;
