@@ -25,7 +25,7 @@ pub use descriptors::{DescriptorBudget, DescriptorPlace};
 pub use file::FileError;
 pub use fingerprint::{HostFingerprint, fingerprint, host_name, host_parts};
 pub use headroom::{Headroom, Short};
-pub use lock::{FolderLock, LockError};
+pub use lock::{FolderLock, LockError, LockPlace};
 pub use memory::{MemoryWatch, memory_limit};
 pub use resources::{Resources, resources};
 pub use shutdown::{Shutdown, notify_ready, notify_stopping};

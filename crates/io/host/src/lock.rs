@@ -1,9 +1,12 @@
 //! One process per folder.
 
+use crate::clock::boot_id;
 use crate::file::{self, FileError};
 use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest as _, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,7 +14,29 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct FolderLock {
     /// The open file is the lock.
-    _file: File,
+    file: File,
+}
+
+/// What is locked, as long as the host is not booted anew: of two processes that locked the same, the
+/// earlier has ended. A copy of the folder, on whatever host, is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockPlace([u8; LockPlace::LEN]);
+
+impl LockPlace {
+    /// Its bytes: a SHA-256.
+    pub const LEN: usize = 32;
+
+    /// A place that was kept.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// For keeping.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; Self::LEN] {
+        self.0
+    }
 }
 
 /// Why a folder could not be locked.
@@ -83,7 +108,20 @@ impl FolderLock {
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(|e| FileError::io("write", &path, e))?;
         file::remove_stale(dir);
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+
+    /// What is locked; `None` where the host does not say.
+    #[must_use]
+    pub fn place(&self) -> Option<LockPlace> {
+        let boot = boot_id().ok()?;
+        let file = self.file.metadata().ok()?;
+        let digest = Sha256::new()
+            .chain_update(file.dev().to_be_bytes())
+            .chain_update(file.ino().to_be_bytes())
+            .chain_update(boot)
+            .finalize();
+        Some(LockPlace(digest.into()))
     }
 }
 
@@ -114,6 +152,18 @@ mod tests {
         );
         drop(first);
         FolderLock::acquire(dir.path()).unwrap();
+    }
+
+    /// R-ENR-10: the next holder of a folder finds its place again; one of a copy of it does not.
+    #[test]
+    fn a_place_is_one_folders() {
+        let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let first = FolderLock::acquire(dir.path()).unwrap().place().unwrap();
+        std::fs::copy(dir.path().join(LOCK_FILE), copy.path().join(LOCK_FILE)).unwrap();
+        let next = FolderLock::acquire(dir.path()).unwrap().place().unwrap();
+        assert_eq!(first, next);
+        let other = FolderLock::acquire(copy.path()).unwrap().place().unwrap();
+        assert_ne!(first, other);
     }
 
     /// A holder that was killed may keep its lock for a moment: it is waited for.

@@ -34,7 +34,7 @@ pub use listen::{AcceptError, Arriving, BindError, Listener, ListenerConfig};
 pub use live::{
     LiveAcceptError, LiveAnswer, LiveArriving, LiveBinding, LiveConnection, LiveDialError, LiveListener,
 };
-pub use pair::{Accepted, PairError, PairHello, PairSecret, Paired};
+pub use pair::{Accepted, PairError, PairHello, PairRun, PairSecret, Paired};
 pub use probe::{ProbeError, ProbeReport, probe};
 pub use tls::{CheckedMaterial, MemberTls, TlsError, TlsMaterial};
 

@@ -4,7 +4,7 @@
 //! ```text
 //! dialler ── ClientHello … Finished ──► acceptor      ALPN fairlead-pair/1, no tickets
 //! dialler ── version, association, boot counter ──► acceptor
-//! dialler ◄── version, boot counter ── acceptor
+//! dialler ◄── version, boot counter, dead run ── acceptor
 //! both: secret = exporter(label, association ‖ boot ‖ boot)
 //! ```
 //! The relay sees a TLS session and can neither read nor answer it. Streams of the association are
@@ -36,6 +36,8 @@ const VERSION: u8 = 1;
 const HELLO_LEN: usize = 1 + 16 + 8;
 /// version, boot counter.
 const REPLY_LEN: usize = 1 + 8;
+/// The dead run's boot counter, 0 for none. Acceptors of an older version say nothing behind their own.
+const DEAD_LEN: usize = 8;
 
 /// What two daemons share. Wiped when dropped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
@@ -70,6 +72,15 @@ pub struct PairHello {
     pub boot: BootCounter,
 }
 
+/// What the acceptor says of itself, inside TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairRun {
+    /// How often the accepting daemon has started.
+    pub boot: BootCounter,
+    /// An earlier run of which this one knows that it is dead.
+    pub dead: Option<BootCounter>,
+}
+
 /// An association from the dialler's side.
 #[derive(Debug)]
 pub struct Paired {
@@ -79,6 +90,9 @@ pub struct Paired {
     pub peer: NodeId,
     /// How often its daemon has started.
     pub peer_boot: BootCounter,
+    /// An earlier run of the daemon that is dead, as it says: one of any other may be alive, in a copy of its
+    /// folder.
+    pub peer_dead: Option<BootCounter>,
 }
 
 /// An association from the acceptor's side.
@@ -173,6 +187,10 @@ pub async fn dial(
         let mut reader = Reader::new(&reply);
         version(&mut reader)?;
         let peer_boot = BootCounter(reader.u64().map_err(PairError::Message)?);
+        let mut dead = [0; DEAD_LEN];
+        // The end of the message, or of the leg: nothing is said of an earlier run.
+        let said = tls.read_exact(&mut dead).await.is_ok();
+        let dead = BootCounter(u64::from_be_bytes(dead));
         let secret = PairSecret(
             tls.get_ref()
                 .1
@@ -184,6 +202,7 @@ pub async fn dial(
             secret,
             peer: expect,
             peer_boot,
+            peer_dead: (said && dead != BootCounter(0) && dead < peer_boot).then_some(dead),
         })
     })
     .await
@@ -195,7 +214,25 @@ pub async fn dial(
 ///
 /// # Errors
 /// The leg failed, or the peer is no node of this installation.
-pub async fn accept(leg: Leg, tls: &Arc<MemberTls>, boot: BootCounter) -> Result<Accepted, PairError> {
+pub async fn accept(leg: Leg, tls: &Arc<MemberTls>, run: PairRun) -> Result<Accepted, PairError> {
+    accept_saying(leg, tls, run.boot, reply(run)).await
+}
+
+fn reply(run: PairRun) -> Vec<u8> {
+    let mut reply = Vec::with_capacity(REPLY_LEN + DEAD_LEN);
+    reply.push(VERSION);
+    reply.extend_from_slice(&run.boot.0.to_be_bytes());
+    reply.extend_from_slice(&run.dead.unwrap_or_default().0.to_be_bytes());
+    reply
+}
+
+/// The same with another reply, in tests.
+pub(crate) async fn accept_saying(
+    leg: Leg,
+    tls: &Arc<MemberTls>,
+    boot: BootCounter,
+    reply: Vec<u8>,
+) -> Result<Accepted, PairError> {
     let config = tls.server_config(Peer::AnyNode, ALPN).map_err(PairError::Setup)?;
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let domain = tls.domain().clone();
@@ -228,9 +265,6 @@ pub async fn accept(leg: Leg, tls: &Arc<MemberTls>, boot: BootCounter) -> Result
                 .export_keying_material([0; 32], EXPORTER_LABEL, Some(&context(hello, boot)))
                 .map_err(PairError::Exporter)?,
         );
-        let mut reply = Vec::with_capacity(REPLY_LEN);
-        reply.push(VERSION);
-        reply.extend_from_slice(&boot.0.to_be_bytes());
         tls.write_all(&reply).await.map_err(PairError::Handshake)?;
         tls.flush().await.map_err(PairError::Handshake)?;
         // The reply is in the leg: finishing sends it whole.

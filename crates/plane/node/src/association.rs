@@ -43,6 +43,8 @@ const MAKE_MAX: Duration = Duration::from_secs(LEG_WAIT_MAX.as_secs() + 10);
 pub(crate) struct Association {
     id: AssociationId,
     peer_boot: BootCounter,
+    /// An earlier run of the publisher that is dead.
+    peer_dead: Option<BootCounter>,
     secret: PairSecret,
     /// When its handshake began and was done.
     begun: MonoTime,
@@ -333,6 +335,9 @@ impl Associations {
     fn proved(&self, publisher: NodeId, association: &Association) {
         let (role, peer, run) = (StreamRole::Consumer, publisher, association.peer_boot);
         self.old_runs.heard(role, peer, run, association.begun);
+        if let Some(dead) = association.peer_dead {
+            self.old_runs.end_of(role, peer, dead);
+        }
         let before = EarlierRuns {
             role,
             peer,
@@ -367,6 +372,7 @@ impl Associations {
         Ok(Association {
             id,
             peer_boot: paired.peer_boot,
+            peer_dead: paired.peer_dead,
             secret: paired.secret,
             begun,
             made: self.clock.mono(),

@@ -4,7 +4,8 @@
 //! before its hold. But a folder may have been copied (R-ENR-10), and a copy speaks to this daemon before
 //! relays and control plane have sent it away. The streams are those of the run that holds them: what
 //! another one answers is the failure of a leg. So a later run ends nothing by itself; what is of a run
-//! that was not heard of for a while after it, and has no leg, is of a dead one.
+//! that was not heard of for a while after it, and has no leg, is of a dead one. At once only what is of a run
+//! that the later one knows to be dead, since it has taken over its lock.
 
 use crate::live::{EarlierRuns, EndReason, LiveStreams};
 use crate::metrics::StreamRole;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a run that a relay took for dead may take to come back and attach its streams, or to be
 /// reached again: as long as it tries to dial a relay at once, and less than any hold.
-const BACK_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const BACK_WITHIN: Duration = Duration::from_secs(10);
 /// Later runs that are waited for at once, of all far daemons. The streams of what finds no room end with
 /// their holds.
 const WAITING_MAX: usize = 1024;
@@ -84,6 +85,14 @@ impl OldRuns {
         }
     }
 
+    /// Ends what a run has left that is dead, as the one after it has proved.
+    pub(crate) fn end_of(&self, role: StreamRole, peer: NodeId, run: BootCounter) {
+        let ended = self.inner.live.end(EndReason::PeerRestarted, |stream| {
+            (stream.role, stream.peer, stream.peer_boot) == (role, peer, run)
+        });
+        log(role, peer, ended);
+    }
+
     /// Ends what dead runs have left, until `cancel`.
     pub(crate) async fn end_all(self, clock: Arc<dyn Clock>, cancel: CancellationToken) {
         loop {
@@ -109,10 +118,7 @@ impl OldRuns {
 
     fn end(&self, runs: EarlierRuns) {
         let ended = self.inner.live.end_dead(EndReason::PeerRestarted, runs);
-        if ended > 0 {
-            let (peer, role) = (runs.peer, runs.role.as_str());
-            tracing::info!(%peer, role, ended, "a far daemon has restarted; its old streams end");
-        }
+        log(runs.role, runs.peer, ended);
     }
 
     /// How many are waited for.
@@ -123,5 +129,12 @@ impl OldRuns {
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Doubted>> {
         self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn log(role: StreamRole, peer: NodeId, ended: usize) {
+    if ended > 0 {
+        let role = role.as_str();
+        tracing::info!(%peer, role, ended, "a far daemon has restarted; its old streams end");
     }
 }

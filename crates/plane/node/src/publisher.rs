@@ -20,10 +20,10 @@ use crate::view::ViewReceiver;
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame, Incoming, LegKind, Refusal};
 use fairlead_host::{Clock, Headroom, rng};
-use fairlead_model::{BootCounter, LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress, TunnelId};
+use fairlead_model::{LegEpoch, RefusalCode, RelayId, RouteId, TargetAddress, TunnelId};
 use fairlead_stream::{AttachKind, Config, LegPath, Stream, StreamSecret};
 use fairlead_telemetry::chain;
-use fairlead_transport::{FrameReadError, FrameWriteError, Leg, LegCode, LegSend, MemberTls, pair};
+use fairlead_transport::{FrameReadError, FrameWriteError, Leg, LegCode, LegSend, MemberTls, PairRun, pair};
 use fairlead_trust::GrantCheck;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(crate) struct Publisher {
     pub(crate) view: ViewReceiver,
     pub(crate) tls: Arc<MemberTls>,
-    pub(crate) boot: BootCounter,
+    pub(crate) run: PairRun,
     pub(crate) accepted: AcceptedAssociations,
     pub(crate) grants: VerifiedGrants,
     pub(crate) live: LiveStreams,
@@ -134,7 +134,7 @@ impl Publisher {
             .associations_failed
             .get_or_create(&role.into())
             .clone();
-        match pair::accept(leg, &self.tls, self.boot).await {
+        match pair::accept(leg, &self.tls, self.run).await {
             Ok(accepted) if accepted.peer == consumer && accepted.association == incoming.association => {
                 let peer_boot = accepted.peer_boot;
                 let now = self.clock.mono();

@@ -85,7 +85,7 @@ pub(crate) async fn start_and_wait(
     cancel: CancellationToken,
     started: impl FnOnce(Started) + Send,
 ) -> Result<(), NodeError> {
-    let _lock = FolderLock::acquire(&config.dir)?;
+    let lock = FolderLock::acquire(&config.dir)?;
     let folder = MemberFolder::new(config.dir.clone());
     let member = folder.load()?;
     let node = match member.role {
@@ -97,7 +97,8 @@ pub(crate) async fn start_and_wait(
     let identity = Arc::new(identity);
     let tls = identity.tls();
     let mut state = NodeState::new(&config.dir);
-    let boot = state.count_boot(&*clock)?;
+    let run = state.count_boot(&*clock, lock.place())?;
+    let boot = run.boot;
     let keeper = ViewKeeper::load(node, keys, state);
     let view = keeper.subscribe();
 
@@ -160,7 +161,7 @@ pub(crate) async fn start_and_wait(
     let publisher = Arc::new(Publisher {
         view: view.clone(),
         tls: tls.clone(),
-        boot,
+        run,
         accepted: AcceptedAssociations::default(),
         grants: VerifiedGrants::default(),
         live: live.clone(),

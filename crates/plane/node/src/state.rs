@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use fairlead_codec::{ReadError, Reader, WriteError, Writer};
-use fairlead_host::{Clock, StateError, StateFile};
+use fairlead_host::{Clock, LockPlace, StateError, StateFile};
 use fairlead_model::BootCounter;
+use fairlead_transport::PairRun;
 use std::path::Path;
 
 /// Greatest signed node policy: the envelope's own limit for payloads (1 MiB) and its frame.
@@ -22,6 +23,8 @@ const STATE_MAGIC: [u8; 8] = *b"FLNODE\0\x01";
 const BOOT_MAGIC: [u8; 8] = *b"FLBOOT\0\x01";
 /// A boot counter's bytes.
 const BOOT_LEN: usize = 8;
+/// The counter, and what the run had locked.
+const RUN_LEN_MAX: usize = BOOT_LEN + LockPlace::LEN;
 
 /// The signed documents that a node holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +61,7 @@ impl NodeState {
     pub(crate) fn new(dir: &Path) -> Self {
         Self {
             documents: StateFile::new(dir.join("node.state"), STATE_MAGIC, STATE_LEN_MAX),
-            boot: StateFile::new(dir.join("boot.state"), BOOT_MAGIC, BOOT_LEN),
+            boot: StateFile::new(dir.join("boot.state"), BOOT_MAGIC, RUN_LEN_MAX),
         }
     }
 
@@ -80,26 +83,46 @@ impl NodeState {
         self.documents.set_aside()
     }
 
-    /// Counts this start of the daemon and returns the new count. Blocking.
+    /// Counts this start of the daemon, which has locked `place`, and returns the new count, and the last run
+    /// if it had locked the same: then it is dead. In a folder that was copied it may be alive. Blocking.
     ///
     /// The count never falls below the wall clock in seconds, so that it still rises after its file
     /// was lost: peers take a lower count for an old run of this daemon.
-    pub(crate) fn count_boot(&mut self, clock: &dyn Clock) -> Result<BootCounter, StateError> {
+    pub(crate) fn count_boot(
+        &mut self,
+        clock: &dyn Clock,
+        place: Option<LockPlace>,
+    ) -> Result<PairRun, StateError> {
         let last = match self.boot.load() {
-            Ok(bytes) => bytes
-                .and_then(|b| <[u8; BOOT_LEN]>::try_from(b.as_slice()).ok())
-                .map_or(0, u64::from_be_bytes),
+            Ok(bytes) => bytes.as_deref().and_then(decode_run),
             Err(StateError::Damaged { path, what }) => {
                 tracing::warn!(path = %path.display(), what, "boot counter is damaged; it goes on from the wall clock");
-                0
+                None
             }
             Err(error @ (StateError::File(_) | StateError::TooLarge { .. })) => return Err(error),
         };
         let clock_s = u64::try_from(clock.wall().0 / 1000).unwrap_or(0);
-        let next = BootCounter(last.saturating_add(1).max(clock_s));
-        self.boot.save(&next.0.to_be_bytes())?;
-        Ok(next)
+        let next = last.map_or(BootCounter(1), |(boot, _)| boot.next());
+        let boot = next.max(BootCounter(clock_s));
+        let mut bytes = boot.0.to_be_bytes().to_vec();
+        bytes.extend(place.iter().flat_map(|place| place.to_bytes()));
+        self.boot.save(&bytes)?;
+        let dead = last.filter(|(_, had)| place.is_some() && *had == place);
+        Ok(PairRun {
+            boot,
+            dead: dead.map(|(boot, _)| boot),
+        })
     }
+}
+
+/// A run, and what it had locked; an older version kept the count alone.
+fn decode_run(bytes: &[u8]) -> Option<(BootCounter, Option<LockPlace>)> {
+    let (boot, place) = bytes.split_first_chunk::<BOOT_LEN>()?;
+    let place = <[u8; LockPlace::LEN]>::try_from(place).ok();
+    Some((
+        BootCounter(u64::from_be_bytes(*boot)),
+        place.map(LockPlace::from_bytes),
+    ))
 }
 
 fn encode(documents: &Documents) -> Result<Vec<u8>, WriteError> {
@@ -156,6 +179,32 @@ mod tests {
         ));
     }
 
+    /// R-ENR-10: a run that had locked the same is dead; one whose folder was another, or that did not say, may live.
+    #[test]
+    fn the_last_run_is_dead_where_it_had_the_same_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = NodeState::new(dir.path());
+        let clock = SystemClock::new();
+        let [here, elsewhere] = [1, 2].map(|n| Some(LockPlace::from_bytes([n; 32])));
+        let mut count = |place| state.count_boot(&clock, place).unwrap();
+        let first = count(here);
+        assert_eq!(first.dead, None);
+        let second = count(here);
+        assert_eq!(second.dead, Some(first.boot));
+        assert_eq!(count(elsewhere).dead, None);
+        assert_eq!(count(None).dead, None);
+        let silent = count(None);
+        assert_eq!(silent.dead, None);
+        let last = count(here);
+        assert!(last.dead.is_none() && last.boot > silent.boot);
+        // As an older version wrote it.
+        let mut old = StateFile::new(dir.path().join("boot.state"), BOOT_MAGIC, BOOT_LEN);
+        let kept = last.boot.next().0;
+        old.save(&kept.to_be_bytes()).unwrap();
+        let after = count(here);
+        assert_eq!((after.boot, after.dead), (BootCounter(kept + 1), None));
+    }
+
     #[test]
     fn the_boot_counter_rises_even_when_its_file_is_lost() {
         let dir = tempfile::tempdir().unwrap();
@@ -163,13 +212,13 @@ mod tests {
         let clock = SystemClock::new();
         let mut last = BootCounter(0);
         for _ in 0..3 {
-            let next = state.count_boot(&clock).unwrap();
+            let next = state.count_boot(&clock, None).unwrap().boot;
             assert!(next > last);
             last = next;
         }
         std::fs::write(dir.path().join("boot.state"), b"junk").unwrap();
         // Within the second in which it was lost it may stand still, never fall by more than the
         // starts of that second.
-        assert!(state.count_boot(&clock).unwrap().0 + 3 >= last.0);
+        assert!(state.count_boot(&clock, None).unwrap().boot.0 + 3 >= last.0);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Bench, node_id, relay_id, soon};
 use crate::tls::Peer;
-use crate::{Carrier, Leg, PairError, PairHello, pair};
+use crate::{Carrier, Leg, PairError, PairHello, PairRun, pair};
 use bytes::Bytes;
 use fairlead_hop::frame::{Answer, Frame};
 use fairlead_model::{AssociationId, BootCounter, Identity, RefusalCode};
@@ -11,6 +11,13 @@ fn hello() -> PairHello {
     PairHello {
         association: AssociationId::from_bytes([3; 16]),
         boot: BootCounter(41),
+    }
+}
+
+fn run(boot: u64, dead: Option<u64>) -> PairRun {
+    PairRun {
+        boot: BootCounter(boot),
+        dead: dead.map(BootCounter),
     }
 }
 
@@ -32,7 +39,12 @@ async fn two_nodes_share_a_secret() {
     let (alpha, beta) = (node_id(1), node_id(2));
     let beta_tls = bench.authority.member(Identity::Node(beta));
     let mut secrets = Vec::new();
-    for _ in 0..2 {
+    for (run, dead) in [
+        (run(7, None), None),
+        (run(7, Some(5)), Some(BootCounter(5))),
+        // What no later run can know.
+        (run(7, Some(7)), None),
+    ] {
         let (near, mut far, _carriers) = leg(&bench).await;
         let accept = async {
             // The ClientHello comes before the answer goes.
@@ -40,12 +52,13 @@ async fn two_nodes_share_a_secret() {
             assert_eq!(far.recv.read_chunks(&mut chunks).await, Ok(Some(1)));
             far.recv.unread(chunks[0].clone());
             far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
-            pair::accept(far, &beta_tls, BootCounter(7)).await
+            pair::accept(far, &beta_tls, run).await
         };
         let (dialled, accepted) =
             soon(async { tokio::join!(pair::dial(near, bench.dialler.tls(), beta, hello()), accept) }).await;
         let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap());
         assert_eq!((dialled.peer, dialled.peer_boot), (beta, BootCounter(7)));
+        assert_eq!(dialled.peer_dead, dead);
         assert_eq!((accepted.peer, accepted.peer_boot), (alpha, BootCounter(41)));
         assert_eq!(accepted.association, hello().association);
         assert_eq!(dialled.secret.expose(), accepted.secret.expose());
@@ -53,6 +66,24 @@ async fn two_nodes_share_a_secret() {
         secrets.push(*dialled.secret.expose());
     }
     assert_ne!(secrets[0], secrets[1], "a secret came twice");
+}
+
+/// An acceptor of an older version says nothing behind its boot counter, and ends the leg.
+#[tokio::test]
+async fn an_older_acceptor_names_no_dead_run() {
+    let bench = Bench::new();
+    let beta = bench.authority.member(Identity::Node(node_id(2)));
+    let (near, mut far, _carriers) = leg(&bench).await;
+    let accept = async {
+        far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
+        let reply = [&[1][..], &7u64.to_be_bytes()].concat();
+        pair::accept_saying(far, &beta, BootCounter(7), reply).await
+    };
+    let dial = pair::dial(near, bench.dialler.tls(), node_id(2), hello());
+    let (dialled, accepted) = soon(async { tokio::join!(dial, accept) }).await;
+    let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap());
+    assert_eq!((dialled.peer_boot, dialled.peer_dead), (BootCounter(7), None));
+    assert_eq!(dialled.secret.expose(), accepted.secret.expose());
 }
 
 /// A relay that answers itself, or leads to another node, is found out.
@@ -64,7 +95,7 @@ async fn impostors_are_refused() {
         let (near, mut far, _carriers) = leg(&bench).await;
         let accept = async {
             far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
-            let _ = pair::accept(far, &tls, BootCounter(1)).await;
+            let _ = pair::accept(far, &tls, run(1, None)).await;
         };
         let (dialled, ()) =
             soon(async { tokio::join!(pair::dial(near, bench.dialler.tls(), node_id(2), hello()), accept) })
@@ -81,7 +112,7 @@ async fn impostors_are_refused() {
     let (near, mut far, _carriers) = leg(&bench).await;
     let accept = async {
         far.send.write_frame(&Frame::Answer(Answer::Ok)).await.unwrap();
-        pair::accept(far, &beta, BootCounter(1)).await
+        pair::accept(far, &beta, run(1, None)).await
     };
     let (_, accepted) =
         soon(async { tokio::join!(pair::dial(near, &relay, node_id(2), hello()), accept) }).await;
@@ -120,7 +151,7 @@ async fn a_changed_byte_ends_the_pair() {
             .write_frame(&Frame::Answer(Answer::Ok))
             .await
             .unwrap();
-        pair::accept(relay_far, &beta, BootCounter(1)).await
+        pair::accept(relay_far, &beta, run(1, None)).await
     };
     let dial = pair::dial(near, bench.dialler.tls(), node_id(2), hello());
     let (dialled, accepted, ()) = soon(async { tokio::join!(dial, accept, changing) }).await;

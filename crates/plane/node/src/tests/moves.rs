@@ -4,6 +4,7 @@ use super::pool::{PATIENCE, Pool, eventually};
 use super::traffic::{echo, exchange, pattern};
 use crate::config::StreamHold;
 use crate::driver::MoveKind;
+use crate::old_runs::BACK_WITHIN;
 use crate::socket::EndSocket;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -369,7 +370,9 @@ async fn a_restarted_publisher_ends_its_streams() {
         .await
         .unwrap();
     assert!(ended.is_err(), "{ended:?}");
-    println!("ended after {:?}", started.elapsed());
+    let took = started.elapsed();
+    println!("ended after {took:?}");
+    assert!(took < BACK_WITHIN, "its lock proves that the earlier run is dead");
     pool.ready().await;
     assert_eq!(exchange(pool.connect(0).await, b"new").await.unwrap(), b"new");
 }
