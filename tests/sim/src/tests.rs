@@ -61,11 +61,14 @@ fn streams_that_once_failed() {
     all(WorldKind::Streams, [1752, 15114, 16141]);
 }
 
-/// 70010298 showed that the model asked too much: an end that has all it wants closes when its hold is
-/// over, and a peer that was out of reach for longer is told that there is no such stream.
+/// What was the simulator's own:
+/// - 70010298: the model asked too much: an end that has all it wants closes when its hold is over, and a
+///   peer that was out of reach for longer is told that there is no such stream;
+/// - 73019863: a publisher that was stalled gave its verdict on an attach, which ended the stream, and could
+///   tell nobody of the end until it went on.
 #[test]
 fn streams_that_the_model_once_misjudged() {
-    all(WorldKind::Streams, [70_010_298]);
+    all(WorldKind::Streams, [70_010_298, 73_019_863]);
 }
 
 /// R-ADM-01, R-ADM-02, R-ADM-03, R-ADM-04, R-NOD-01, R-UPD-08, F-05, F-06: opens are led to the newest

@@ -189,6 +189,9 @@ impl<'t> World<'t> {
     }
 
     fn happen(&mut self, what: Happening) {
+        if let Some(side) = self.done_by(what).filter(|side| self.is_stalled(*side)) {
+            return self.at(self.daemons[side].stalled_until, what);
+        }
         match what {
             Happening::Connect(stream) => self.connect(stream),
             Happening::Application(end) => self.application(end),
@@ -219,6 +222,25 @@ impl<'t> World<'t> {
             }
             Happening::Healed => self.look_everywhere(),
             Happening::Calm => self.become_calm(),
+        }
+    }
+
+    /// The daemon that does this itself, and not while it is stalled. Where `None`, what it would do of it
+    /// is left out meanwhile.
+    fn done_by(&self, what: Happening) -> Option<usize> {
+        match what {
+            Happening::Verdicts(end) | Happening::Dialled(end, _) => self.ends.get(&end).map(|e| e.side),
+            Happening::Unverified(_) => Some(ACCEPTOR),
+            Happening::Handshake(side) => Some(side),
+            Happening::Connect(_)
+            | Happening::Application(_)
+            | Happening::Timer(_)
+            | Happening::Drive(_)
+            | Happening::Wire(_)
+            | Happening::Noticed(..)
+            | Happening::Fault
+            | Happening::Healed
+            | Happening::Calm => None,
         }
     }
 
