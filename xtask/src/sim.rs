@@ -13,7 +13,7 @@ pub(crate) struct SimArguments {
     /// Replays this one seed: prints its last events and the digest of all of them.
     #[arg(long, conflicts_with_all = ["seeds", "from", "minutes", "jobs"])]
     seed: Option<u64>,
-    /// How many seeds.
+    /// How many seeds; ten that fail end the run.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first of the seeds; another one each time if not given.
