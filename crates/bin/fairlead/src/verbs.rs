@@ -240,7 +240,7 @@ pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
                 e.actor.clone(),
                 e.action.clone(),
                 e.object.clone(),
-                page::change(e.before.as_deref(), e.after.as_deref()),
+                page::change(e.before.as_ref(), e.after.as_ref()),
             ]
         });
         table::print(&["SEQ", "AT", "WHO", "WHAT", "ON", "CHANGE"], rows.collect());

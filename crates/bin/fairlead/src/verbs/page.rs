@@ -5,6 +5,7 @@ use crate::table;
 use fairlead_admin::json;
 use fairlead_model::WallTime;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Longest value shown in an audit table.
@@ -42,7 +43,7 @@ pub(super) fn short_time(text: &str) -> String {
 }
 
 /// What an audit entry changed, for a table: the members that differ. `--json` has all of it.
-pub(super) fn change(before: Option<&str>, after: Option<&str>) -> String {
+pub(super) fn change(before: Option<&Value>, after: Option<&Value>) -> String {
     let before = members(before);
     let after = members(after);
     let keys: BTreeSet<&String> = before
@@ -58,7 +59,7 @@ pub(super) fn change(before: Option<&str>, after: Option<&str>) -> String {
                 parts.push(format!("{key}: {} → {}", brief(key, old), brief(key, new)));
             }
             // What is not set yet is no news.
-            (None, Some(serde_json::Value::Null)) => {}
+            (None, Some(Value::Null)) => {}
             (None, Some(new)) => parts.push(format!("{key}: {}", brief(key, new))),
             (Some(old), None) => parts.push(format!("{key}: was {}", brief(key, old))),
             (None, None) => {}
@@ -75,26 +76,23 @@ fn short(text: &str, len_max: usize) -> String {
     }
 }
 
-fn members(text: Option<&str>) -> serde_json::Map<String, serde_json::Value> {
-    match text.map(serde_json::from_str) {
-        Some(Ok(serde_json::Value::Object(members))) => members,
-        Some(Ok(other)) => std::iter::once(("value".to_owned(), other)).collect(),
-        Some(Err(_)) | None => serde_json::Map::new(),
+fn members(value: Option<&Value>) -> serde_json::Map<String, Value> {
+    match value {
+        Some(Value::Object(members)) => members.clone(),
+        Some(other) => std::iter::once(("value".to_owned(), other.clone())).collect(),
+        None => serde_json::Map::new(),
     }
 }
 
-fn brief(key: &str, value: &serde_json::Value) -> String {
+fn brief(key: &str, value: &Value) -> String {
     let text = match value {
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Object(_) => "{…}".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Object(_) => "{…}".to_owned(),
         // Records keep times in milliseconds.
-        serde_json::Value::Number(ms) if key.ends_with("at") || key.ends_with("after") => ms
+        Value::Number(ms) if key.ends_with("at") || key.ends_with("after") => ms
             .as_i64()
             .map_or_else(|| ms.to_string(), |ms| table::time(WallTime(ms))),
-        serde_json::Value::Array(_)
-        | serde_json::Value::Null
-        | serde_json::Value::Bool(_)
-        | serde_json::Value::Number(_) => value.to_string(),
+        Value::Array(_) | Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
     };
     short(&text, VALUE_LEN_MAX)
 }
@@ -295,21 +293,22 @@ pub(super) fn setting(s: &json::Setting) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn only_what_differs_is_shown() {
-        let before = r#"{"name":"db","listen":"127.0.0.1:1","note":null}"#;
-        let after = r#"{"name":"db","listen":"127.0.0.1:2","note":{"a":1}}"#;
+        let before = json!({"name": "db", "listen": "127.0.0.1:1", "note": null});
+        let after = json!({"name": "db", "listen": "127.0.0.1:2", "note": {"a": 1}});
         assert_eq!(
-            change(Some(before), Some(after)),
+            change(Some(&before), Some(&after)),
             "listen: 127.0.0.1:1 → 127.0.0.1:2, note: null → {…}"
         );
-        assert_eq!(change(None, Some(r#"{"a":[1]}"#)), "a: [1]");
-        assert_eq!(change(Some(r#""72h""#), Some(r#""1h""#)), "value: 72h → 1h");
+        assert_eq!(change(None, Some(&json!({"a": [1]}))), "a: [1]");
+        assert_eq!(change(Some(&json!("72h")), Some(&json!("1h"))), "value: 72h → 1h");
         assert_eq!(change(None, None), "-");
         assert_eq!(brief("a", &"x".repeat(50).into()), format!("{}…", "x".repeat(40)));
-        let at = r#"{"id":"0","lost_at":1796040000000,"gone":null}"#;
-        assert_eq!(change(None, Some(at)), "lost_at: 2026-11-30T12:00:00Z");
+        let at = json!({"id": "0", "lost_at": 1_796_040_000_000_u64, "gone": null});
+        assert_eq!(change(None, Some(&at)), "lost_at: 2026-11-30T12:00:00Z");
     }
 
     #[test]
