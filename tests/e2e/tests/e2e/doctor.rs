@@ -2,14 +2,19 @@
 //! a cloned identity, found and kept out (R-ENR-10).
 
 use anyhow::{Context, Result, ensure};
-use fairlead_testkit::{Pool, Role, Target, wait};
+use fairlead_testkit::{Pool, Role, Target, verified, wait};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 /// Bytes that a check sends and compares.
 const VERIFIED: &str = "262144 bytes verified";
+/// Streams that stand before a copy comes.
+const STREAMS: u64 = 6;
+/// How long one of them may take for an exchange.
+const CARRIED_WITHIN: Duration = Duration::from_secs(20);
 
 fn checks(report: &Value) -> Result<&Vec<Value>> {
     report
@@ -223,8 +228,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// R-ENR-10: beta's folder is copied and both run. The copy is kept out of control plane and relays,
-/// does not come at the speed of the network, and the log, the audit log and `status` name both; new
-/// tunnels go on.
+/// does not come at the speed of the network, and the log, the audit log and `status` name both; the
+/// streams that were open go on, and so do new tunnels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copied_folder_is_found_and_kept_out() -> Result<()> {
     let echo = Target::echo().await?;
@@ -233,6 +238,12 @@ async fn a_copied_folder_is_found_and_kept_out() -> Result<()> {
         .to("db", echo.address())?
         .start()
         .await?;
+    let mut streams = Vec::new();
+    for seed in 0..STREAMS {
+        let mut stream = TcpStream::connect(pool.listen("db")?).await?;
+        verified::echo_on(&mut stream, seed, 1_000).await?;
+        streams.push(stream);
+    }
     let copy = pool.dir().join("copy-of-beta");
     copy_folder(&pool.dir().join("nodes/beta"), &copy)?;
     let log = std::fs::File::create(pool.dir().join("logs/copy.log"))?;
@@ -264,6 +275,11 @@ async fn a_copied_folder_is_found_and_kept_out() -> Result<()> {
     let status = pool.cli(&["status"]);
     let audit = pool.cli(&["audit", "ls", "--json", "--last", "50"]);
     let open = pool.until_echo("db", Duration::from_secs(10)).await;
+    let mut carried = Ok(());
+    for (seed, stream) in (STREAMS..).zip(&mut streams) {
+        let echoed = tokio::time::timeout(CARRIED_WITHIN, verified::echo_on(stream, seed, 100_000)).await;
+        carried = carried.and(echoed.context("a stream that stands still").flatten());
+    }
     thief.kill()?;
     thief.wait()?;
     found?;
@@ -281,5 +297,5 @@ async fn a_copied_folder_is_found_and_kept_out() -> Result<()> {
         "{audit:?}"
     );
     open?;
-    Ok(())
+    carried.context("the streams that were open before the copy came")
 }
