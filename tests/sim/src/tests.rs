@@ -89,11 +89,14 @@ fn hop_sessions_that_once_failed() {
 /// - 50003486, 50028668: a relay that left a node's policy and entered it again was to be reached as soon as
 ///   if it had been wanted all the time (H4);
 /// - 60040000, 71014772, 71019407: a relay's host came back, its next process was stopped and went with the
-///   host: for the node the same as a busy one, whose attempts have their time (H3).
+///   host: for the node the same as a busy one, whose attempts have their time (H3);
+/// - 75063777: what came during a pause that is too short to be noticed counted as heard (H2);
+/// - 74040141: a policy had come in the moment of the look, and its node had not had its turn (H7).
 #[test]
 fn hop_sessions_that_the_checks_once_misjudged() {
-    let seeds = [50_003_486, 50_028_668, 60_040_000, 71_014_772, 71_019_407];
-    all(WorldKind::Hop, seeds);
+    all(WorldKind::Hop, [50_003_486, 50_028_668]);
+    all(WorldKind::Hop, [60_040_000, 71_014_772, 71_019_407]);
+    all(WorldKind::Hop, [75_063_777, 74_040_141]);
 }
 
 /// Each rule that is left out is noticed. Two of them stand for what the simulator has found:

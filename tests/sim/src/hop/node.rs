@@ -32,6 +32,8 @@ pub(super) struct Node {
     pub(super) wall: i64,
     sessions: u32,
     pub(super) links: BTreeMap<usize, Link>,
+    /// The version of the policy that it has followed last.
+    pub(super) followed: u64,
     leaving: bool,
     /// How long it stays away once it has left.
     away: Duration,
@@ -79,6 +81,7 @@ impl Node {
             wall: 1_700_000_000,
             sessions: 0,
             links: BTreeMap::new(),
+            followed: 0,
             leaving: false,
             away: Duration::ZERO,
             dropped: MonoTime(0),
@@ -199,6 +202,7 @@ impl World<'_> {
         if self.nodes[n].leaving {
             return;
         }
+        self.nodes[n].followed = self.nodes[n].host.policy.version;
         for r in 0..self.plan.relays {
             let wanted = self.nodes[n].host.policy.relays[n][r];
             let kept = self.nodes[n].links.contains_key(&r);

@@ -89,6 +89,7 @@ impl World<'_> {
             pair: (n, r),
             runs: [run, relay_run],
             arrived: [now; 2],
+            read: [now; 2],
             unread: [None; 2],
             gone: [None; 2],
             stood: [false; 2],

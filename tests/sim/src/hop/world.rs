@@ -154,6 +154,8 @@ pub(super) struct Truth {
     pub(super) runs: [u64; 2],
     /// When the host of each end last received something of it.
     pub(super) arrived: [MonoTime; 2],
+    /// When the process of each end last read something of it.
+    pub(super) read: [MonoTime; 2],
     /// Since when the host of each end holds something of it of which its process has read nothing.
     pub(super) unread: [Option<MonoTime>; 2],
     /// When each end ceased to be.
@@ -458,6 +460,7 @@ impl<'t> World<'t> {
     pub(super) fn read(&mut self, carrier: CarrierId, side: usize) {
         if let Some(truth) = self.truths.get_mut(&carrier) {
             truth.unread[side] = None;
+            truth.read[side] = self.now;
         }
     }
 
