@@ -138,3 +138,49 @@ fn log(role: StreamRole, peer: NodeId, ended: usize) {
         tracing::info!(%peer, role, ended, "a far daemon has restarted; its old streams end");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::StreamMemory;
+    use crate::live::LiveStream;
+    use crate::memory::Memory;
+    use crate::metrics::NodeMetrics;
+    use fairlead_model::RouteId;
+    use fairlead_telemetry::Metrics;
+
+    const PEER: NodeId = NodeId::from_bytes([1; 16]);
+    const ROLE: StreamRole = StreamRole::Consumer;
+
+    /// R-ENR-10: a handshake that was begun before a run was doubted is no proof that it lives, since its last word
+    /// may have been kept back; one that was begun after it is. A doubt that is raised again waits no longer.
+    #[test]
+    fn only_a_handshake_that_was_begun_since_proves_life() {
+        let metrics = NodeMetrics::new(&Metrics::new("node"));
+        let memory = Memory::new(StreamMemory::of_test(u64::MAX / 2), metrics.stream_memory.clone());
+        let old_runs = OldRuns::new(LiveStreams::new(metrics, memory));
+        let runs = EarlierRuns {
+            role: ROLE,
+            peer: PEER,
+            before: BootCounter(2),
+        };
+        old_runs.doubt(runs, MonoTime(5));
+        assert_eq!(old_runs.len(), 0, "nothing is of them");
+        for (begun, is_dead) in [(9, true), (10, true), (11, false)] {
+            let guard = old_runs.inner.live.enter(LiveStream {
+                role: ROLE,
+                route: RouteId::from_bytes([1; 16]),
+                peer: PEER,
+                peer_boot: BootCounter(1),
+            });
+            guard.as_ref().unwrap().note_suspension(true);
+            old_runs.doubt(runs, MonoTime(10));
+            old_runs.doubt(runs, MonoTime(20));
+            assert_eq!(old_runs.len(), 1);
+            old_runs.heard(ROLE, PEER, BootCounter(1), MonoTime(begun));
+            let ended = old_runs.inner.live.end_dead(EndReason::PeerRestarted, runs);
+            assert_eq!(ended == 1, is_dead, "begun at {begun}");
+            old_runs.lock().clear();
+        }
+    }
+}

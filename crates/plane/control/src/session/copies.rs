@@ -21,6 +21,8 @@ use tonic::Status;
 pub(crate) struct Processes {
     key_hash: Option<[u8; 32]>,
     runs: Runs<Process>,
+    /// The arrival of the newest session that was let in.
+    admitted: u64,
     since: Option<WallTime>,
     /// Whether a relay's report of copies has been noted.
     reported: bool,
@@ -73,6 +75,10 @@ pub(super) async fn admit(
                 ..Processes::default()
             };
         }
+        // The process whose session it is came later than this was said, be it the same one.
+        if lives.is_some() && caller.arrival < processes.admitted {
+            return RunVerdict::Late;
+        }
         let verdict = processes
             .runs
             .hello(boot, caller.arrival, process.clone(), own_host, now, |b| {
@@ -81,12 +87,16 @@ pub(super) async fn admit(
         if found(&verdict) {
             processes.since = Some(inner.clock.wall());
         }
+        match verdict {
+            RunVerdict::Alone | RunVerdict::Kept { .. } => processes.admitted = caller.arrival,
+            RunVerdict::Late | RunVerdict::Refused { .. } => {}
+        }
         verdict
     });
     let object = object(&state, member);
     match &verdict {
         RunVerdict::Alone => return Ok(Some(boot)),
-        RunVerdict::Late => return Err(Status::unavailable("a later run of the member has come")),
+        RunVerdict::Late => return Err(Status::unavailable("a later session of the member has come")),
         RunVerdict::Kept { other, found: true } => note(inner, &object, &process, other, "").await,
         RunVerdict::Refused { kept, found: true } => note(inner, &object, kept, &process, "").await,
         RunVerdict::Kept { found: false, .. } | RunVerdict::Refused { found: false, .. } => {}
