@@ -64,9 +64,9 @@ impl Failing for RunError {
             | Self::Supervisor(SupervisorError::Lock(lock))
             | Self::Worker(WorkerError::Locked(lock))
             | Self::Node(NodeError::Lock(lock)) => Exit::of_lock(lock),
-            Self::ControlOpen(OpenError::Store(fairlead_store::OpenError::OtherBackend { .. })) => {
-                Exit::Usage
-            }
+            Self::ControlOpen(
+                OpenError::Store(fairlead_store::OpenError::OtherBackend { .. }) | OpenError::NotEmpty { .. },
+            ) => Exit::Usage,
             Self::Metrics(_)
             | Self::ControlOpen(_)
             | Self::Control(_)
@@ -166,6 +166,20 @@ fn worker_error(error: WorkerError) -> RunError {
     }
 }
 
+/// The same of the address for metrics, whichever daemon was to serve it.
+fn metrics_error(error: RunError) -> RunError {
+    match error {
+        RunError::Metrics(source)
+        | RunError::Supervisor(SupervisorError::Metrics { source, .. })
+        | RunError::Worker(WorkerError::Metrics(source))
+        | RunError::Node(NodeError::Metrics(source)) => {
+            let (address, source) = source.into_parts();
+            ports::explain(address, Protocol::Tcp, source).into()
+        }
+        error => error,
+    }
+}
+
 /// Runs `daemon` with a token that signals and the tie cancel.
 fn block_on<F>(common: &Common, daemon: impl FnOnce(CancellationToken) -> F) -> Result<(), RunError>
 where
@@ -199,7 +213,7 @@ where
         // Boxed: the daemons' futures are large, and this thread's stack holds them all.
         let daemon = Box::pin(daemon(cancel.clone()));
         tokio::select! {
-            result = daemon => result,
+            result = daemon => result.map_err(metrics_error),
             () = overdue => Err(RunError::StopTimeout),
         }
     });

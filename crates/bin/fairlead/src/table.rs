@@ -68,6 +68,59 @@ pub(crate) fn print(headers: &[&str], rows: Vec<Vec<String>>) {
     line(&text(headers, &rows, Style::of_stdout()));
 }
 
+/// Prints a subject and a text about it in each row. Nothing of a text is cut: what to do may stand at its end.
+pub(crate) fn prose(headers: [&str; 2], rows: &[(String, String)]) {
+    line(&prose_text(headers, rows, Style::of_stdout()));
+}
+
+fn prose_text(headers: [&str; 2], rows: &[(String, String)], style: Style) -> String {
+    let subjects = rows.iter().map(|(subject, _)| subject.width());
+    let widest = subjects.chain([headers[0].width()]).max().unwrap_or(0);
+    // A name as long as the terminal is wide leaves the text no room beside it.
+    let subject_width = style.fit.map_or(widest, |fit| widest.min(fit / 2));
+    let indent = subject_width + GAP;
+    let room = style
+        .fit
+        .map_or(usize::MAX, |fit| fit.saturating_sub(indent).max(COLUMN_MIN));
+    let widths = [subject_width, room];
+    let head = headers.map(str::to_owned);
+    let mut lines = vec![row_text(&head, &widths, |cell| {
+        paint(cell, style.colour.then_some("1"))
+    })];
+    for (subject, text) in rows {
+        let mut subject = printable(subject);
+        for part in wrap(&printable(text), room) {
+            lines.push(row_text(&[subject, part], &widths, str::to_owned));
+            subject = String::new();
+        }
+    }
+    lines.join("\n")
+}
+
+/// Prints a text over as many lines as the terminal needs for it.
+pub(crate) fn paragraph(text: &str) {
+    let room = Style::of_stdout().fit.unwrap_or(usize::MAX);
+    for part in wrap(&printable(text), room) {
+        line(&part);
+    }
+}
+
+/// Lines of at most `width` columns, broken between words; a word that is longer has a line of its own.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(last) if last.is_empty() => last.push_str(word),
+            Some(last) if last.width().saturating_add(1).saturating_add(word.width()) <= width => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// The table as text: a line for each row. Where it must fit, the widest columns are cut first.
 fn text(headers: &[&str], rows: &[Vec<String>], style: Style) -> String {
     let rows: Vec<Vec<String>> = rows
@@ -199,6 +252,11 @@ fn lock() -> std::sync::MutexGuard<'static, Option<String>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a read is repeated for somebody who gets each change of it, not a screen.
+pub(crate) fn is_followed() -> bool {
+    lock().is_some() && !std::io::stdout().is_terminal()
+}
+
 /// Holds back what is printed, until [`release`].
 pub(crate) fn hold() {
     *lock() = Some(String::new());
@@ -281,6 +339,22 @@ mod tests {
     }
 
     const HEADERS: &[&str] = &["NAME", "LISTEN", "WAITING FOR"];
+
+    #[test]
+    fn prose_is_wrapped_and_nothing_of_it_is_lost() {
+        let why = "its supervisor was stopped. Start it: systemctl start fairlead-supervisor, or see its log";
+        let rows = [("relay paris-1".to_owned(), why.to_owned())];
+        for fit in [Some(40), Some(80), None] {
+            let text = prose_text(["NEEDS ATTENTION", "WHY"], &rows, Style { fit, colour: false });
+            let fits = |l: &str| fit.is_none_or(|fit| l.width() <= fit) && l.trim_end() == l;
+            assert!(text.lines().all(fits), "{fit:?}: {text}");
+            let words: Vec<&str> = text.split_whitespace().skip(5).collect();
+            assert_eq!(words.join(" "), why, "{fit:?}: {text}");
+            assert_eq!(text.lines().count() == 2, fit.is_none(), "{text}");
+        }
+        assert_eq!(wrap("aaaa bb c", 4), ["aaaa", "bb c"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
 
     #[test]
     fn a_table_fits_its_terminal_and_is_whole_elsewhere() {

@@ -43,7 +43,13 @@ pub(crate) async fn repeat(
                         "{clear}\x1b[H{lines}\x1b[K\nevery {every}; Ctrl-C ends\x1b[K\x1b[J"
                     ));
                 } else if text != shown {
-                    table::raw(&text);
+                    // JSON stays one line for each look.
+                    let apart = if first || text.lines().count() < 2 {
+                        ""
+                    } else {
+                        "\n"
+                    };
+                    table::raw(&format!("{apart}{text}"));
                 }
                 shown = text;
             }

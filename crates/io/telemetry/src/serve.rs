@@ -41,6 +41,14 @@ pub struct ServeError {
     source: io::Error,
 }
 
+impl ServeError {
+    /// The address, and why it cannot be had.
+    #[must_use]
+    pub fn into_parts(self) -> (SocketAddr, io::Error) {
+        (self.address, self.source)
+    }
+}
+
 /// A running metrics endpoint; dropping it ends it.
 #[derive(Debug)]
 pub struct Served {

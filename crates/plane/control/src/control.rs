@@ -88,6 +88,14 @@ pub enum OpenError {
         /// A file of the installation that was.
         keys: PathBuf,
     },
+    /// The folder holds something else, and no installation.
+    #[error("{dir} holds something else ({found}) and no pool: give an empty or new folder", dir = dir.display())]
+    NotEmpty {
+        /// The folder.
+        dir: PathBuf,
+        /// What is in it.
+        found: String,
+    },
     /// The first records cannot be written.
     #[error("the first records cannot be written")]
     Commit(#[from] CommitError),
@@ -144,6 +152,10 @@ impl Control {
     /// Another process has the folder; a file, a key or the store is damaged or cannot be written.
     pub async fn open(settings: ControlSettings, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let folder = ControlFolder::new(&settings.dir);
+        if let Some(found) = folder.stranger() {
+            let dir = folder.dir().to_owned();
+            return Err(OpenError::NotEmpty { dir, found });
+        }
         file::make_folder(folder.dir(), 0o700)?;
         let lock = FolderLock::acquire(folder.dir())?;
         // Before anything is made: what is there now tells a first start from a loss.

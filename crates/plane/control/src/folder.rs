@@ -43,6 +43,31 @@ impl ControlFolder {
         self.0.join("runtime.json")
     }
 
+    /// Something in the folder that no control plane has put there, where none has begun in it: a folder that
+    /// was given by mistake. Hidden files and settings may lie in it beforehand.
+    pub(crate) fn stranger(&self) -> Option<String> {
+        let ours = [
+            self.keys_dir(),
+            self.store_dir(),
+            self.ca_path(),
+            self.admin_token_path(),
+        ];
+        if ours.iter().any(|path| path.exists()) {
+            return None;
+        }
+        let names = std::fs::read_dir(&self.0).ok()?.flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut strange: Vec<String> = names
+            .filter(|name| {
+                let is_ours = ["lock", "runtime.json", "lost+found"].contains(&name.as_str());
+                let is_settings = name.ends_with(".toml");
+                !is_ours && !is_settings && !name.starts_with('.')
+            })
+            .collect();
+        strange.sort();
+        strange.into_iter().next()
+    }
+
     /// The folder of private keys, mode 0700.
     pub(crate) fn keys_dir(&self) -> PathBuf {
         self.0.join("keys")

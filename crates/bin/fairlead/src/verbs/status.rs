@@ -7,6 +7,7 @@ use crate::rest::RestClient;
 use crate::table;
 use fairlead_admin::json;
 use serde::Serialize;
+use std::time::Duration;
 
 /// So many things that need attention are listed; `ls` has all.
 const LISTED_MAX: usize = 20;
@@ -34,7 +35,12 @@ struct Unready {
 }
 
 pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result<(), Failure> {
-    let status: json::Status = client.get("/v1/status").await?;
+    let mut status: json::Status = client.get("/v1/status").await?;
+    if table::is_followed() {
+        let hours = Duration::from_secs(status.uptime_s / 3600 * 3600);
+        status.uptime = fairlead_model::duration::format(hours);
+        status.uptime_s = hours.as_secs();
+    }
     let warnings: json::List<json::Warning> = client.get("/v1/warnings").await?;
     if connection.json {
         table::json(&Page {
@@ -53,15 +59,14 @@ pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result
     }
     if !attention.is_empty() {
         table::line("");
-        let rows = attention.iter().take(LISTED_MAX);
-        let rows = rows.map(|(object, reason)| vec![object.clone(), reason.clone()]);
-        table::print(&["NEEDS ATTENTION", "WHY"], rows.collect());
+        let rows = attention.get(..LISTED_MAX).unwrap_or(&attention);
+        table::prose(["NEEDS ATTENTION", "WHY"], rows);
         more(attention.len());
     }
     if !pending.is_empty() {
         table::line("");
         for text in pending.iter().take(LISTED_MAX) {
-            table::line(&table::printable(text));
+            table::paragraph(text);
         }
         more(pending.len());
     }

@@ -164,3 +164,24 @@ async fn a_first_start_that_was_killed_goes_on() {
         assert_eq!(open(dir, Backend::Redb).await.unwrap().ca_pin(), pin);
     }
 }
+
+/// A folder that was given by mistake is refused before anything is put into it; settings and hidden files may
+/// lie in one that is to be the control plane's.
+#[tokio::test]
+async fn a_folder_of_others_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    for name in [".hidden", "control.toml", "passwd"] {
+        fs::write(dir.join(name), "x").unwrap();
+    }
+    let Err(OpenError::NotEmpty { found, .. }) = open(dir, Backend::Redb).await else {
+        panic!("it was taken");
+    };
+    assert_eq!(found, "passwd");
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 3);
+    fs::remove_file(dir.join("passwd")).unwrap();
+    drop(open(dir, Backend::Redb).await.unwrap());
+    // Once it is one, what others put there is nobody's concern.
+    fs::write(dir.join("notes"), "x").unwrap();
+    open(dir, Backend::Redb).await.unwrap();
+}
