@@ -5,6 +5,7 @@ use super::port;
 use super::report::{Report, Subject};
 use crate::rest::RestClient;
 use crate::tls::{Anchor, ControlVerifier};
+use fairlead_control::ControlFolder;
 use fairlead_host::member::{self, MemberConfig, MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, SystemClock};
 use fairlead_telemetry::chain;
@@ -37,7 +38,7 @@ pub(crate) async fn check(dir: &Path) -> Report {
             let found = chain(&error);
             report
                 .on(dir.display().to_string())
-                .failed("folder", found, unreadable(&error));
+                .failed("folder", found, unreadable(dir, &error));
             return report;
         }
     };
@@ -85,13 +86,16 @@ pub(crate) async fn check(dir: &Path) -> Report {
 }
 
 /// What to do where the folder cannot be read.
-fn unreadable(error: &(dyn Error + 'static)) -> &'static str {
+fn unreadable(dir: &Path, error: &(dyn Error + 'static)) -> &'static str {
     let denied = std::iter::successors(Some(error), |e| (**e).source())
         .filter_map(|e| e.downcast_ref::<io::Error>())
         .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
-    match denied {
-        true => "run this as the user that owns the folder, or as root",
-        false => "give the folder that `fairlead enrol` made",
+    if denied {
+        "run this as the user that owns the folder, or as root"
+    } else if ControlFolder::new(dir).admin_token_path().exists() {
+        "this is a control plane's folder: `fairlead doctor` without --dir checks the pool"
+    } else {
+        "give the folder that `fairlead enrol` made"
     }
 }
 
@@ -314,7 +318,11 @@ mod tests {
                 source: kind.into(),
             })
         };
-        assert!(unreadable(&error(io::ErrorKind::PermissionDenied)).contains("the user that owns"));
-        assert!(unreadable(&error(io::ErrorKind::NotFound)).contains("fairlead enrol"));
+        let dir = tempfile::tempdir().unwrap();
+        let said = |kind| unreadable(dir.path(), &error(kind));
+        assert!(said(io::ErrorKind::PermissionDenied).contains("the user that owns"));
+        assert!(said(io::ErrorKind::NotFound).contains("fairlead enrol"));
+        std::fs::write(dir.path().join("admin.token"), "x").unwrap();
+        assert!(said(io::ErrorKind::NotFound).contains("control plane's folder"));
     }
 }

@@ -415,3 +415,37 @@ fn a_daemon_without_a_member_says_to_enrol() {
         }
     }
 }
+
+/// A port that another process has is said with its name, the one for metrics as well; a folder that holds
+/// something else is not made a control plane's.
+#[test]
+fn what_a_control_plane_may_not_have_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let run = |dir: &std::path::Path, metrics: &str| {
+        let arguments = [
+            "run",
+            "control",
+            "--listen",
+            "127.0.0.1:0",
+            "--advertise",
+            "127.0.0.1:1",
+        ];
+        let answer = fairlead()
+            .args(arguments)
+            .args(["--metrics", metrics, "--dir"])
+            .arg(dir)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(answer.stderr).unwrap();
+        (answer.status.code(), text)
+    };
+    let (code, text) = run(&dir.path().join("new"), &taken);
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains(&format!("{taken}/tcp is taken by ")), "{text}");
+    std::fs::write(dir.path().join("passwd"), "x").unwrap();
+    let (code, text) = run(dir.path(), "127.0.0.1:0");
+    assert_eq!(code, Some(64), "{text}");
+    assert!(text.contains("(passwd)"), "{text}");
+}
