@@ -47,13 +47,15 @@ impl From<RefusalCode> for OpenEnd {
 /// Serves one leg to its end.
 pub(crate) async fn serve(relay: Arc<Relay>, peer: Identity, mut leg: Leg) {
     let mut tunnel = None;
-    match open(&relay, peer, &mut leg.recv, &mut tunnel).await {
+    // Boxed, and gone by then: what opening needs is more than what a tunnel does.
+    let opened = Box::pin(open(&relay, peer, &mut leg.recv, &mut tunnel)).await;
+    match opened {
         Ok(opened) => {
             // Boxed: most of a worker's memory is tunnels, and most of a tunnel's life is this.
             let tunnel = Box::pin(opened.join(Arc::clone(&relay), leg));
             tunnel.await;
         }
-        Err(end) => refuse(&relay, leg, tunnel, end).await,
+        Err(end) => Box::pin(refuse(&relay, leg, tunnel, end)).await,
     }
 }
 

@@ -4,5 +4,6 @@ mod admission;
 mod control_stream;
 mod lifecycle;
 mod liveness;
+mod memory;
 pub(crate) mod pool;
 mod tunnels;
