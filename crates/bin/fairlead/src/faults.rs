@@ -35,6 +35,11 @@ impl Faults {
         result.map_err(|e| self.add(place, e.to_string())).ok()
     }
 
+    /// The value that was checked elsewhere, or its faults noted.
+    pub fn take_all<T>(&mut self, result: Result<T, SettingsError>) -> Option<T> {
+        result.map_err(|SettingsError(faults)| self.0.extend(faults)).ok()
+    }
+
     /// Parses `text`, or notes why it cannot be.
     pub fn parse<T>(&mut self, place: &str, text: &str) -> Option<T>
     where

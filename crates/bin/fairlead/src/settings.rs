@@ -362,8 +362,8 @@ impl NodeSettings {
     pub fn check(flags: &Node) -> Result<Self, SettingsError> {
         let mut faults = Faults::default();
         let own = [
-            ("stream_hold", flags.stream_hold.as_deref()),
-            ("stream_memory", flags.stream_memory.as_deref()),
+            ("stream_hold", flags.streams.stream_hold.as_deref()),
+            ("stream_memory", flags.streams.stream_memory.as_deref()),
         ];
         let raw = read(NODE, &flags.daemon, &own, &mut faults);
         let common = Common::of(&raw, flags.daemon.until_exit_of.as_deref(), &mut faults);

@@ -1,6 +1,7 @@
 //! Command line of the daemons and of enrolment.
 
 use clap::{Args, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The daemons.
@@ -88,12 +89,37 @@ pub struct Node {
     /// Shared flags.
     #[command(flatten)]
     pub daemon: Daemon,
+    /// What it does with streams.
+    #[command(flatten)]
+    pub streams: Streams,
+}
+
+/// What a node does with streams: of `run node`, and of both nodes of `up`.
+#[derive(Debug, Args, Default, Clone)]
+pub struct Streams {
     /// How long a stream without any path is held, 10s to 300s [default: 60s]
     #[arg(long, value_name = "TIME")]
     pub stream_hold: Option<String>,
-    /// Memory that all streams may hold, 64MiB to 1024GiB [default: 1GiB]
+    /// Memory that all streams of a node may hold, 64MiB to 1024GiB [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub stream_memory: Option<String>,
+}
+
+impl Streams {
+    /// The same, for the command line of a daemon.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let Self {
+            stream_hold,
+            stream_memory,
+        } = self;
+        let flags = [("--stream-hold", stream_hold), ("--stream-memory", stream_memory)];
+        let given = flags
+            .into_iter()
+            .filter_map(|(flag, value)| Some((flag, value.as_ref()?)));
+        given
+            .flat_map(|(flag, value)| [flag.into(), value.into()])
+            .collect()
+    }
 }
 
 /// What to enrol as.

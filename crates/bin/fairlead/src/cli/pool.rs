@@ -1,5 +1,6 @@
 //! Command line of `up`.
 
+use super::daemon::Streams;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -39,4 +40,7 @@ pub struct Up {
     /// Store engine of the control plane: redb or sled
     #[arg(long, value_name = "ENGINE", default_value = "redb")]
     pub store: String,
+    /// Of both nodes.
+    #[command(flatten)]
+    pub streams: Streams,
 }

@@ -74,7 +74,8 @@ impl Builder<'_> {
             more: &[],
         };
         self.join(client, pin, &joining).await?;
-        self.daemons.start(name, Stage::Edge, "node", &dir, &[]);
+        self.daemons
+            .start(name, Stage::Edge, "node", &dir, &self.plan.node);
         Ok(())
     }
 

@@ -236,6 +236,7 @@ mod tests {
             demo: false,
             log_format: LogFormat::Text,
             store: Backend::Redb,
+            node: Vec::new(),
         }
     }
 

@@ -1,10 +1,13 @@
 //! What `up` is asked for, checked.
 
+use crate::cli::daemon::{Daemon, Node};
 use crate::cli::pool::Up;
 use crate::faults::{Faults, SettingsError};
+use crate::settings::NodeSettings;
 use fairlead_model::{ListenAddress, Name, ServiceClass, TargetAddress};
 use fairlead_store::Backend;
 use fairlead_telemetry::LogFormat;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Most relays besides the local one: each has three addresses' worth of processes on one machine.
@@ -49,6 +52,8 @@ pub(super) struct Plan {
     pub(super) demo: bool,
     pub(super) log_format: LogFormat,
     pub(super) store: Backend,
+    /// Arguments of both node daemons.
+    pub(super) node: Vec<OsString>,
 }
 
 impl Plan {
@@ -97,6 +102,13 @@ impl Plan {
         let links = links(&flags.links, flags.demo, faults);
         let log_format = faults.parse("--log-format", &flags.log_format);
         let store = faults.parse("--store", &flags.store);
+        let node = faults.take_all(NodeSettings::check(&Node {
+            daemon: Daemon {
+                dir: Some("checked above".into()),
+                ..Daemon::default()
+            },
+            streams: flags.streams.clone(),
+        }));
         Some(Self {
             dir: dir?,
             relays: relays?,
@@ -105,6 +117,7 @@ impl Plan {
             demo: flags.demo,
             log_format: log_format?,
             store: store?,
+            node: node.map(|_| flags.streams.arguments())?,
         })
     }
 
@@ -207,6 +220,13 @@ mod tests {
         assert_eq!(plan.relay_names(), ["local", "relay-1", "relay-2"]);
         assert!(plan.needs_echo() && !plan.demo);
         assert_eq!(plan.ports, Ports::Fixed);
+        assert!(plan.node.is_empty());
+    }
+
+    #[test]
+    fn what_nodes_do_with_streams_is_passed_on() {
+        let given = ["--stream-hold", "30s", "--stream-memory", "2GiB"];
+        assert_eq!(plan(&given).unwrap().node, given);
     }
 
     #[test]
@@ -254,6 +274,10 @@ mod tests {
             "b=127.0.0.1:1,to=h:1,color=red",
             "--store",
             "mysql",
+            "--stream-memory",
+            "1MiB",
+            "--stream-hold",
+            "1h",
         ])
         .unwrap_err()
         .to_string();
@@ -268,6 +292,8 @@ mod tests {
             "--link a: its target is missing",
             "--link b: `color=red` is unknown",
             "--store: ",
+            "--stream-memory: ",
+            "--stream-hold: ",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
