@@ -18,13 +18,18 @@ use crate::release;
 use anyhow::{Context, Result, bail};
 use fairlead_testkit::{Pool, PoolBuilder, process};
 use load::{Plan, Subject};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use table::Table;
 
 /// Rounds of a full run.
 const ROUNDS: usize = 3;
 /// The link that the pool is measured through.
 const LINK: &str = "bench";
+
+/// A pool stops within this, or something is wrong with it.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// What can be left out.
 const SUBJECTS: [&str; 5] = ["direct", "fairlead", "quinn", "bore", "rathole"];
@@ -60,7 +65,7 @@ pub(crate) struct BenchArgs {
     folder: Option<PathBuf>,
     /// The service behind the reference tunnel.
     #[arg(long, hide = true)]
-    target: Option<std::net::SocketAddr>,
+    target: Option<SocketAddr>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -103,9 +108,21 @@ fn measure(arguments: &BenchArgs) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let ground = Ground::build(arguments, &runtime)?;
     let mut table = Table::new(ground.subjects.iter().map(|s| s.name).collect());
-    for subject in &ground.subjects {
+    let is_pool = |subject: &Subject| ground.pools.iter().any(|pool| pool.name == subject.name);
+    for subject in ground.subjects.iter().filter(|subject| !is_pool(subject)) {
         eprintln!("bench: idle tunnels through {}", subject.name);
         load::idle(subject, &plan, &mut table).with_context(|| subject.name.to_owned())?;
+    }
+    for round in 1..=rounds {
+        for pool in &ground.pools {
+            eprintln!(
+                "bench: round {round} of {rounds}: idle tunnels through {}",
+                pool.name
+            );
+            let fresh = pool.again(&runtime, ground.service)?;
+            load::idle(&fresh.subject()?, &plan, &mut table).with_context(|| pool.name.to_owned())?;
+            fresh.stop(&runtime)?;
+        }
     }
     for round in 1..=rounds {
         for subject in &ground.subjects {
@@ -113,8 +130,8 @@ fn measure(arguments: &BenchArgs) -> Result<()> {
             load::round(subject, &plan, &mut table).with_context(|| subject.name.to_owned())?;
         }
     }
-    for mut pool in ground.pools {
-        runtime.block_on(pool.stop(std::time::Duration::from_secs(15)))?;
+    for pool in ground.pools {
+        pool.stop(&runtime)?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&table.to_json())?);
@@ -133,8 +150,9 @@ fn measure(arguments: &BenchArgs) -> Result<()> {
 
 /// What is measured, and what keeps it running.
 struct Ground {
+    service: SocketAddr,
     subjects: Vec<Subject>,
-    pools: Vec<Pool>,
+    pools: Vec<Running>,
     _quinn: Option<reference::Tunnel>,
     _peers: Vec<peers::Peer>,
 }
@@ -155,13 +173,13 @@ impl Ground {
         }
         if let Some(revision) = &arguments.against {
             let builder = Pool::builder().program(&against::build(revision)?);
-            let pool = runtime.block_on(start_pool(builder, service))?;
-            subjects.push(subject_of(&pool, against::BEFORE)?);
+            let pool = Running::start(against::BEFORE, builder, runtime, service)?;
+            subjects.push(pool.subject()?);
             pools.push(pool);
         }
         if wanted("fairlead") || alone {
-            let pool = runtime.block_on(start_pool(Pool::builder(), service))?;
-            subjects.push(subject_of(&pool, "fairlead")?);
+            let pool = Running::start("fairlead", Pool::builder(), runtime, service)?;
+            subjects.push(pool.subject()?);
             pools.push(pool);
         }
         let quinn = match wanted("quinn") && !alone {
@@ -184,6 +202,7 @@ impl Ground {
             }
         }
         Ok(Self {
+            service,
             subjects,
             pools,
             _quinn: quinn,
@@ -192,21 +211,48 @@ impl Ground {
     }
 }
 
-async fn start_pool(builder: PoolBuilder, service: std::net::SocketAddr) -> Result<Pool> {
-    let listen = fairlead_testkit::target::closed_port()?;
-    let builder = builder.link(LINK, &listen.to_string(), &service.to_string());
-    let pool = builder.start().await?;
-    // The first tunnel makes the association; it is not what is measured.
-    load::until_served(pool.listen(LINK)?)?;
-    Ok(pool)
+/// A pool under measurement.
+struct Running {
+    name: &'static str,
+    builder: PoolBuilder,
+    pool: Pool,
 }
 
-fn subject_of(pool: &Pool, name: &'static str) -> Result<Subject> {
-    let file = pool.file()?;
-    Ok(Subject {
-        name,
-        address: file.listen(LINK)?,
-        relays: file.relays.iter().map(|r| r.worker_pid).collect(),
-        nodes: file.nodes.iter().map(|n| n.pid).collect(),
-    })
+impl Running {
+    fn start(
+        name: &'static str,
+        builder: PoolBuilder,
+        runtime: &tokio::runtime::Runtime,
+        service: SocketAddr,
+    ) -> Result<Self> {
+        let listen = fairlead_testkit::target::closed_port()?;
+        let linked = builder
+            .clone()
+            .link(LINK, &listen.to_string(), &service.to_string());
+        let pool = runtime.block_on(linked.start())?;
+        // The first tunnel makes the association; it is not what is measured.
+        load::until_served(pool.listen(LINK)?)?;
+        Ok(Self { name, builder, pool })
+    }
+
+    /// Another of its kind: memory that was used once is kept, and how much of it is of one process is
+    /// chance.
+    fn again(&self, runtime: &tokio::runtime::Runtime, service: SocketAddr) -> Result<Self> {
+        Self::start(self.name, self.builder.clone(), runtime, service)
+    }
+
+    fn subject(&self) -> Result<Subject> {
+        let file = self.pool.file()?;
+        Ok(Subject {
+            name: self.name,
+            address: file.listen(LINK)?,
+            relays: file.relays.iter().map(|r| r.worker_pid).collect(),
+            nodes: file.nodes.iter().map(|n| n.pid).collect(),
+        })
+    }
+
+    fn stop(mut self, runtime: &tokio::runtime::Runtime) -> Result<()> {
+        runtime.block_on(self.pool.stop(STOP_LIMIT))?;
+        Ok(())
+    }
 }
