@@ -20,6 +20,7 @@ pub mod document;
 pub mod envelope;
 pub mod grant;
 pub mod key;
+mod narrow;
 pub mod runs;
 
 pub use admission::{OpenClaim, RelayAdmission, Verdict};

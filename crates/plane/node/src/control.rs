@@ -51,6 +51,8 @@ const MESSAGE_LEN_MAX: usize = 20 * 1024 * 1024;
 const SKEW_MAX: Duration = Duration::from_secs(60);
 /// How often a lasting failure is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(60);
+/// How often documents that could not be kept are tried again.
+const SAVE_AGAIN: Duration = Duration::from_secs(5);
 /// How often the certificate's age is looked at.
 const RENEW_CHECK_EVERY: Duration = Duration::from_secs(60);
 
@@ -208,6 +210,8 @@ impl ControlSession {
         let mut checks: JoinSet<pb::PathReport> = JoinSet::new();
         let mut renew = tokio::time::interval(RENEW_CHECK_EVERY);
         renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut save = tokio::time::interval(SAVE_AGAIN);
+        save.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => {
@@ -241,7 +245,34 @@ impl ControlSession {
                     send(&up, pb::node_up::Body::PathReport(report)).await?;
                 },
                 _ = renew.tick() => self.renew(channel).await,
+                _ = save.tick() => self.save_unkept().await,
             }
+        }
+    }
+
+    /// Writes what could not be written, if there is such.
+    async fn save_unkept(&self) {
+        let has_unkept = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .has_unkept();
+        if !has_unkept {
+            return;
+        }
+        match self.offer(ViewKeeper::save_unkept).await {
+            Ok(_) => {
+                tracing::info!(
+                    revision = self.metrics.policy_revision.get(),
+                    "the folder can be written again; what it could not keep is in force"
+                );
+                self.policy_refused
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clear();
+                self.changed.notify_one();
+            }
+            Err(error) => tracing::debug!(error = chain(&error), "the folder cannot be written yet"),
         }
     }
 
@@ -262,6 +293,13 @@ impl ControlSession {
                             );
                         }
                         String::new()
+                    }
+                    Err(error @ Refused::State(_)) => {
+                        tracing::warn!(
+                            error = chain(&error),
+                            "node policy not kept: what it takes away is in force, the rest waits"
+                        );
+                        chain(&error)
                     }
                     Err(error) => {
                         tracing::warn!(error = chain(&error), "node policy refused");

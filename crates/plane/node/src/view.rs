@@ -13,7 +13,8 @@ use tokio::sync::watch;
 /// The verified documents in force. Immutable; a change makes another one.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    policy: Option<Verified<NodePolicy>>,
+    /// As it is on disk, without what a newer one takes away that could not be kept.
+    policy: Option<NodePolicy>,
     grants: BTreeMap<RouteId, Verified<Grant>>,
 }
 
@@ -23,7 +24,7 @@ pub(crate) type ViewReceiver = watch::Receiver<Arc<View>>;
 impl View {
     /// The node policy, once one has come.
     pub(crate) fn policy(&self) -> Option<&NodePolicy> {
-        self.policy.as_deref()
+        self.policy.as_ref()
     }
 
     /// The grant for a route that this node consumes.
@@ -118,14 +119,51 @@ pub(crate) enum Refused {
 
 /// Lets newer documents in: verifies, persists, then publishes the new view.
 ///
-/// Contract: a document is on disk before anything acts on it. Methods block on the disk.
+/// Contract: a document is on disk before anything acts on what it gives. What it takes away is gone
+/// at once, whether it can be kept or not (R-REV-01). Methods block on the disk.
 #[derive(Debug)]
 pub(crate) struct ViewKeeper {
     node: NodeId,
     keys: Keyring,
     state: NodeState,
-    documents: Documents,
+    /// What is on disk.
+    kept: Held,
+    /// What is newer and could not be written.
+    unkept: Option<Held>,
     view: watch::Sender<Arc<View>>,
+}
+
+/// Documents as they came, with the policy verified.
+#[derive(Debug, Clone, Default)]
+struct Held {
+    documents: Documents,
+    policy: Option<Verified<NodePolicy>>,
+}
+
+impl Held {
+    /// The grants of `node`, verified by the policy's keys. One that does not verify waits: the policy
+    /// that brings its key may be on the way.
+    fn grants(&self, node: NodeId) -> BTreeMap<RouteId, Verified<Grant>> {
+        let mut grants = BTreeMap::new();
+        let Some(policy) = &self.policy else {
+            return grants;
+        };
+        for envelope in &self.documents.grants {
+            match signed::open_grant(&policy.grant_keys, envelope) {
+                Ok(grant) if grant.consumer == node => {
+                    grants.insert(grant.route, grant);
+                }
+                Ok(grant) => {
+                    tracing::warn!(consumer = %grant.consumer, "a grant for another node is ignored")
+                }
+                Err(error) => tracing::debug!(
+                    error = fairlead_telemetry::chain(&error),
+                    "a grant is not verifiable under this policy"
+                ),
+            }
+        }
+        grants
+    }
 }
 
 impl ViewKeeper {
@@ -137,7 +175,8 @@ impl ViewKeeper {
             node,
             keys,
             state,
-            documents: Documents::default(),
+            kept: Held::default(),
+            unkept: None,
             view: watch::Sender::new(Arc::default()),
         };
         match keeper.state.load() {
@@ -159,12 +198,13 @@ impl ViewKeeper {
     }
 
     fn take_kept(&mut self, documents: Documents) {
-        self.documents.grants = documents.grants;
+        self.kept.documents.grants = documents.grants;
         let Some(bytes) = documents.policy else { return };
         match self.check_policy(&bytes) {
             Ok(policy) => {
-                self.documents.policy = Some(bytes);
-                self.publish(policy);
+                self.kept.documents.policy = Some(bytes);
+                self.kept.policy = Some(policy);
+                self.publish();
             }
             Err(error) => tracing::warn!(
                 error = fairlead_telemetry::chain(&error),
@@ -178,16 +218,15 @@ impl ViewKeeper {
         self.view.subscribe()
     }
 
-    /// The policy's number; zeros before the first.
+    /// The number of the policy that is on disk; zeros before the first.
     pub(crate) fn head(&self) -> (PolicyEpoch, Revision) {
-        let view = self.view.borrow();
-        view.policy()
-            .map_or((PolicyEpoch(0), Revision(0)), |p| (p.epoch, p.revision))
+        let policy = self.kept.policy.as_ref();
+        policy.map_or((PolicyEpoch(0), Revision(0)), |p| (p.epoch, p.revision))
     }
 
     /// The digest of the grants that are on disk.
     pub(crate) fn grants_digest(&self) -> [u8; 32] {
-        fairlead_trust::grants_digest(self.documents.grants.iter().map(AsRef::as_ref))
+        fairlead_trust::grants_digest(self.kept.documents.grants.iter().map(AsRef::as_ref))
     }
 
     /// Replaces the keys that policies are verified with.
@@ -198,8 +237,8 @@ impl ViewKeeper {
     /// Takes a signed node policy. True if it is a new one.
     pub(crate) fn offer_policy(&mut self, envelope: Bytes) -> Result<bool, Refused> {
         let policy = self.check_policy(&envelope)?;
-        let held = self.view.borrow().clone();
-        if let Some(held) = &held.policy {
+        let newest = self.newest();
+        if let Some(held) = &newest.policy {
             // A control plane restored from backup raises the epoch and may have forgotten terms.
             if policy.epoch == held.epoch && policy.leader_term < held.leader_term {
                 return Err(Refused::OlderTerm {
@@ -213,7 +252,7 @@ impl ViewKeeper {
             }
             if offered == kept {
                 return if policy.digest() == held.digest() {
-                    Ok(false)
+                    self.save_unkept()
                 } else {
                     Err(Refused::OtherContent(offered))
                 };
@@ -221,12 +260,12 @@ impl ViewKeeper {
         }
         let documents = Documents {
             policy: Some(envelope),
-            grants: self.documents.grants.clone(),
+            grants: newest.documents.grants.clone(),
         };
-        self.state.save(&documents)?;
-        self.documents = documents;
-        self.publish(policy);
-        Ok(true)
+        self.keep(Held {
+            documents,
+            policy: Some(policy),
+        })
     }
 
     /// Takes the whole set of grants. True if it differs from the one held.
@@ -234,19 +273,39 @@ impl ViewKeeper {
         if grants.len() > GRANTS_MAX || grants.iter().any(|g| g.len() > GRANT_LEN_MAX) {
             return Err(Refused::TooMany { count: grants.len() });
         }
-        if grants == self.documents.grants {
-            return Ok(false);
+        if grants == self.newest().documents.grants {
+            return self.save_unkept();
         }
-        let documents = Documents {
-            policy: self.documents.policy.clone(),
-            grants,
-        };
-        self.state.save(&documents)?;
-        self.documents = documents;
-        let policy = self.view.borrow().policy.clone();
-        if let Some(policy) = policy {
-            self.publish(policy);
+        let mut newer = self.newest().clone();
+        newer.documents.grants = grants;
+        self.keep(newer)
+    }
+
+    /// Whether something newer than what is on disk waits for it.
+    pub(crate) const fn has_unkept(&self) -> bool {
+        self.unkept.is_some()
+    }
+
+    /// Tries once more to write what could not be written. True if it is in force now.
+    pub(crate) fn save_unkept(&mut self) -> Result<bool, Refused> {
+        self.unkept.take().map_or(Ok(false), |held| self.keep(held))
+    }
+
+    fn newest(&self) -> &Held {
+        self.unkept.as_ref().unwrap_or(&self.kept)
+    }
+
+    /// Writes `held` and puts it into force; if it cannot be written, only what it takes away.
+    fn keep(&mut self, held: Held) -> Result<bool, Refused> {
+        let saved = self.state.save(&held.documents);
+        if saved.is_ok() {
+            self.kept = held;
+            self.unkept = None;
+        } else {
+            self.unkept = Some(held);
         }
+        self.publish();
+        saved?;
         Ok(true)
     }
 
@@ -259,23 +318,19 @@ impl ViewKeeper {
         }
     }
 
-    /// Verifies the grants by the policy's keys and publishes both. A grant that does not verify
-    /// waits: the policy that brings its key may be on the way.
-    fn publish(&self, policy: Verified<NodePolicy>) {
-        let mut grants = BTreeMap::new();
-        for envelope in &self.documents.grants {
-            match signed::open_grant(&policy.grant_keys, envelope) {
-                Ok(grant) if grant.consumer == self.node => {
-                    grants.insert(grant.route, grant);
-                }
-                Ok(grant) => {
-                    tracing::warn!(consumer = %grant.consumer, "a grant for another node is ignored")
-                }
-                Err(error) => tracing::debug!(
-                    error = fairlead_telemetry::chain(&error),
-                    "a grant is not verifiable under this policy"
-                ),
+    /// Publishes what is on disk, less what is newer and takes away.
+    fn publish(&self) {
+        let Some(kept) = self.kept.policy.as_deref() else {
+            return;
+        };
+        let mut policy = kept.clone();
+        let mut grants = self.kept.grants(self.node);
+        if let Some(unkept) = &self.unkept {
+            if let Some(newer) = unkept.policy.as_deref() {
+                policy = policy.narrowed_by(newer);
             }
+            let newer = unkept.grants(self.node);
+            grants.retain(|route, _| newer.contains_key(route));
         }
         self.view.send_replace(Arc::new(View {
             policy: Some(policy),

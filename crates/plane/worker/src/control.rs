@@ -145,7 +145,8 @@ impl ControlService {
     }
 
     fn applied(&self, outcome: &Result<(), ApplyError>) -> pb::ApplyPolicyResponse {
-        if outcome.is_ok() {
+        // What cannot be written is enforced too, as far as it takes away.
+        if !matches!(outcome, Err(ApplyError::Open(_) | ApplyError::Refused(_))) {
             self.relay.enforce();
         }
         pb::ApplyPolicyResponse {

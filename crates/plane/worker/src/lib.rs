@@ -121,6 +121,8 @@ const STOP_GRACE_MAX: Duration = Duration::from_secs(30 * 60);
 const END_WAIT: Duration = Duration::from_secs(1);
 /// How often the policy's clocks are written to disk and registrations are swept.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// How often a policy that could not be written is tried again.
+const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Runs a worker until `cancel`, or until its supervisor stops it.
 ///
@@ -257,15 +259,27 @@ async fn arrivals(relay: Arc<Relay>) {
 
 /// Writes the policy's clocks to disk and sweeps registrations, now and then.
 async fn keeping(relay: Arc<Relay>) {
+    let mut changes = relay.policy.changes();
+    let mut saved = tokio::time::Instant::now();
     loop {
+        let wait = if relay.policy.current().is_kept() {
+            SAVE_INTERVAL
+        } else {
+            SAVE_AGAIN
+        };
         tokio::select! {
             () = relay.ended.cancelled() => return,
-            () = tokio::time::sleep(SAVE_INTERVAL) => {}
+            // One that cannot be written shortens the wait.
+            _ = changes.changed() => continue,
+            () = tokio::time::sleep_until(saved + wait) => {}
         }
-        if relay.policy.current().head().is_some()
-            && let Err(error) = relay.policy.save().await
-        {
-            warn!(reason = %chain(&error), "policy state not saved");
+        saved = tokio::time::Instant::now();
+        if relay.policy.current().newest().head().is_some() {
+            match relay.policy.save().await {
+                Ok(true) => relay.enforce(),
+                Ok(false) => {}
+                Err(error) => warn!(reason = %chain(&error), "policy state not saved"),
+            }
         }
         relay.sweep();
         let _ = relay.look_at_clock();

@@ -1,4 +1,5 @@
-//! The policy that the worker admits by: verified, on disk, and in force, in that order.
+//! The policy that the worker admits by: verified, on disk, and in force, in that order. Where the disk
+//! refuses, what the policy takes away is in force all the same, and the rest waits for the next save.
 
 use arc_swap::ArcSwap;
 use fairlead_host::member::{MemberError, MemberFolder};
@@ -18,7 +19,8 @@ use tracing::{info, warn};
 const MAGIC: [u8; 8] = *b"FLPOLST1";
 
 /// Holds a relay's admission state. Readers take the value in force without a lock; changes are
-/// applied one at a time, each on disk before it is in force (R-POL-04).
+/// applied one at a time, each on disk before what it gives is in force (R-POL-04). What it takes away
+/// waits for no disk (R-REV-01).
 #[derive(Debug)]
 pub(crate) struct PolicyKeeper {
     folder: MemberFolder,
@@ -181,11 +183,24 @@ impl PolicyKeeper {
         self.note(outcome)
     }
 
-    /// Writes what is in force once more: each minute, so that a reboot costs a lease at most that
-    /// much of its memory.
-    pub(crate) async fn save(self: &Arc<Self>) -> Result<(), ApplyError> {
-        self.in_turn(|keeper, file| keeper.write(file, &keeper.current()))
-            .await
+    /// Writes the newest policy once more: each minute, so that a reboot costs a lease at most that
+    /// much of its memory. True if it could not be written before: it is in force from now on.
+    pub(crate) async fn save(self: &Arc<Self>) -> Result<bool, ApplyError> {
+        self.in_turn(|keeper, file| {
+            let held = keeper.current();
+            keeper.write(file, held.newest())?;
+            if held.is_kept() {
+                return Ok(false);
+            }
+            keeper.put_into_force(held.newest().clone());
+            keeper
+                .refused
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+            Ok(true)
+        })
+        .await
     }
 
     /// Reads the policy keys anew.
@@ -201,11 +216,16 @@ impl PolicyKeeper {
         self.in_turn(|keeper, file| {
             match step(&keeper.current(), keeper.now()).map_err(ApplyError::Refused)? {
                 Applied::Unchanged => Ok(()),
-                Applied::Next(next) => {
-                    keeper.write(file, &next)?;
-                    keeper.put_into_force(next);
-                    Ok(())
-                }
+                Applied::Next(next) => match keeper.write(file, &next) {
+                    Ok(()) => {
+                        keeper.put_into_force(next);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        keeper.narrow(next);
+                        Err(error)
+                    }
+                },
             }
         })
         .await
@@ -213,10 +233,10 @@ impl PolicyKeeper {
 
     /// Works with the file on a thread that may block. The turn belongs to the work: a caller that
     /// gives up in the middle of a write does not let the next one overtake it.
-    async fn in_turn(
+    async fn in_turn<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Self, &mut StateFile) -> Result<(), ApplyError> + Send + 'static,
-    ) -> Result<(), ApplyError> {
+        work: impl FnOnce(&Self, &mut StateFile) -> Result<T, ApplyError> + Send + 'static,
+    ) -> Result<T, ApplyError> {
         let mut turn: OwnedMutexGuard<StateFile> = Arc::clone(&self.file).lock_owned().await;
         let keeper = Arc::clone(self);
         tokio::task::spawn_blocking(move || work(&keeper, &mut turn))
@@ -247,7 +267,23 @@ impl PolicyKeeper {
         if of(&next) != of(&self.current()) {
             self.revision_since.store(self.clock.mono().0, Ordering::Relaxed);
         }
-        self.admission.store(Arc::new(next));
+        self.replace(next);
+    }
+
+    /// Puts what `next` takes away into force: it could not be written.
+    fn narrow(&self, next: RelayAdmission) {
+        if let Some(head) = next.head() {
+            warn!(
+                epoch = head.epoch.0,
+                revision = head.revision.0,
+                "the policy cannot be written to disk: what it takes away is in force, the rest waits"
+            );
+        }
+        self.replace(self.current().with_unkept(next));
+    }
+
+    fn replace(&self, admission: RelayAdmission) {
+        self.admission.store(Arc::new(admission));
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -276,93 +312,4 @@ fn read_keys(folder: &MemberFolder) -> Result<Keyring, PolicyStateError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::pool::{Pool, RELAY};
-    use fairlead_host::SystemClock;
-    use std::sync::mpsc;
-    use std::time::Duration;
-    use tokio::sync::oneshot;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    /// Holds one save up: says that it has come so far, and waits to go on.
-    #[derive(Debug)]
-    pub(super) struct BeforeSave {
-        came: oneshot::Sender<()>,
-        go_on: mpsc::Receiver<()>,
-    }
-
-    pub(super) fn wait_before_save(keeper: &PolicyKeeper) {
-        let wait = keeper.before_save.lock().unwrap().take();
-        if let Some(wait) = wait {
-            wait.came.send(()).unwrap();
-            wait.go_on.recv().unwrap();
-        }
-    }
-
-    fn restored(pool: &Pool) -> Arc<PolicyKeeper> {
-        let clock = Arc::new(SystemClock::new());
-        Arc::new(PolicyKeeper::restore(&pool.folder, RELAY, clock).unwrap())
-    }
-
-    fn revision(keeper: &PolicyKeeper) -> u64 {
-        keeper.current().head().unwrap().revision.0
-    }
-
-    /// R-POL-04: a caller that gives up while its policy is being written (a supervisor after its
-    /// 10 s) lets no later one overtake it: what was acknowledged stays the newest on disk.
-    #[tokio::test]
-    async fn a_write_that_nobody_waits_for_keeps_its_turn() {
-        let pool = Pool::new();
-        fairlead_host::file::make_folder(&pool.folder.worker_dir(), 0o700).unwrap();
-        let keeper = restored(&pool);
-        let (came, is_there) = oneshot::channel();
-        let (go, go_on) = mpsc::channel();
-        *keeper.before_save.lock().unwrap() = Some(BeforeSave { came, go_on });
-        let first = pool.signed(&pool.policy(101), 101, HOUR);
-        tokio::select! {
-            outcome = keeper.apply_policy(&first.policy_envelope, &first.lease_envelope) => panic!("{outcome:?}"),
-            came = is_there => came.unwrap(),
-        }
-        assert!(
-            keeper.file.try_lock().is_err(),
-            "the turn of a write that still runs was given away"
-        );
-        let second = pool.signed(&pool.policy(102), 102, HOUR);
-        let next = tokio::spawn({
-            let keeper = Arc::clone(&keeper);
-            async move {
-                keeper
-                    .apply_policy(&second.policy_envelope, &second.lease_envelope)
-                    .await
-            }
-        });
-        go.send(()).unwrap();
-        next.await.unwrap().unwrap();
-        assert_eq!(revision(&keeper), 102);
-        // What a worker that is killed here starts with.
-        drop(keeper.file.lock().await);
-        assert_eq!(revision(&restored(&pool)), 102);
-    }
-
-    /// A policy whose caller has gone comes into force all the same: it is on disk.
-    #[tokio::test]
-    async fn a_write_that_nobody_waits_for_comes_into_force() {
-        let pool = Pool::new();
-        fairlead_host::file::make_folder(&pool.folder.worker_dir(), 0o700).unwrap();
-        let keeper = restored(&pool);
-        let mut changes = keeper.changes();
-        let (came, is_there) = oneshot::channel();
-        let (go, go_on) = mpsc::channel();
-        *keeper.before_save.lock().unwrap() = Some(BeforeSave { came, go_on });
-        let signed = pool.signed(&pool.policy(7), 7, HOUR);
-        tokio::select! {
-            outcome = keeper.apply_policy(&signed.policy_envelope, &signed.lease_envelope) => panic!("{outcome:?}"),
-            came = is_there => came.unwrap(),
-        }
-        go.send(()).unwrap();
-        changes.changed().await.unwrap();
-        assert_eq!(revision(&keeper), 7);
-    }
-}
+mod tests;

@@ -17,7 +17,8 @@ pub enum Applied {
     Unchanged,
     /// This is the next value: persist, replace, acknowledge, in that order. Then hold every live
     /// tunnel against [`RelayAdmission::live_verdict`] and every session against
-    /// [`RelayAdmission::session_verdict`].
+    /// [`RelayAdmission::session_verdict`]. If it cannot be persisted, the replacement is
+    /// [`RelayAdmission::with_unkept`], and nothing is acknowledged.
     Next(RelayAdmission),
 }
 
@@ -97,6 +98,9 @@ impl RelayAdmission {
         lease: Verified<PolicyLease>,
         now: Now,
     ) -> Result<Applied, ApplyRefused> {
+        if let Some(unkept) = &self.unkept {
+            return Ok(unkept.again(unkept.apply_policy(policy, lease, now)?));
+        }
         if policy.relay != self.relay {
             return Err(ApplyRefused::OtherRelay(policy.relay));
         }
@@ -143,6 +147,9 @@ impl RelayAdmission {
     /// # Errors
     /// It is for another relay or policy, or not newer than the one held.
     pub fn apply_lease(&self, lease: Verified<PolicyLease>, now: Now) -> Result<Applied, ApplyRefused> {
+        if let Some(unkept) = &self.unkept {
+            return Ok(unkept.again(unkept.apply_lease(lease, now)?));
+        }
         if lease.relay != self.relay {
             return Err(ApplyRefused::OtherRelay(lease.relay));
         }
@@ -188,6 +195,15 @@ impl RelayAdmission {
         next.lease_ends = now.boot.plus(lasts);
         next.lease = Some(Arc::new(lease));
         Ok(Applied::Next(next))
+    }
+
+    /// What a value that is not on disk yet makes of a document that changes nothing of it: itself, to
+    /// be persisted before it is acknowledged.
+    fn again(&self, applied: Applied) -> Applied {
+        match applied {
+            Applied::Unchanged => Applied::Next(self.clone()),
+            Applied::Next(next) => Applied::Next(next),
+        }
     }
 
     /// A lease that is not newer than the head's. The same one again renews nothing: it was

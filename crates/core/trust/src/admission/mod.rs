@@ -5,6 +5,7 @@ mod clock;
 mod decision;
 mod policy;
 mod snapshot;
+mod unkept;
 mod verdict;
 
 pub use apply::{Applied, ApplyRefused, LEASE_MAX};
@@ -28,8 +29,9 @@ use std::time::Duration;
 /// **Outputs:** verdicts. **Order:** a value never changes. [`Self::apply_policy`] and
 /// [`Self::apply_lease`] give the next value; the caller writes the next value's
 /// [`snapshot`](Self::snapshot) to disk, then puts it in the old one's place, then acknowledges. A
-/// head that was acknowledged and forgotten would let an older policy in (R-POL-04). Each minute
-/// the snapshot is written again, so that a reboot costs a lease at most a minute of its memory.
+/// head that was acknowledged and forgotten would let an older policy in (R-POL-04). Where it cannot
+/// be written, [`Self::with_unkept`] is put in the old one's place. Each minute the snapshot of
+/// [`Self::newest`] is written again, so that a reboot costs a lease at most a minute of its memory.
 ///
 /// A value is cheap to clone: the policy is shared.
 #[derive(Debug, Clone)]
@@ -43,6 +45,8 @@ pub struct RelayAdmission {
     /// where the lease itself is lost.
     lease_ends: BootTime,
     floor: Option<Floor>,
+    /// The next value, where it could not be written: nothing is allowed that it does not allow.
+    unkept: Option<Arc<RelayAdmission>>,
 }
 
 /// The highest policy and lease that a relay has accepted.
@@ -85,6 +89,7 @@ impl RelayAdmission {
             lease: None,
             lease_ends: BootTime(0),
             floor: None,
+            unkept: None,
         }
     }
 
@@ -120,6 +125,7 @@ impl RelayAdmission {
             lease: lease.map(Arc::new),
             lease_ends: since.plus(snapshot.lease_left.min(LEASE_MAX)),
             floor: snapshot.floor.map(|wall| Floor::new(wall, since)),
+            unkept: None,
         }
     }
 

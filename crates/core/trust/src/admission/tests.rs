@@ -3,6 +3,7 @@
 mod order;
 mod table;
 mod time;
+mod unkept;
 
 use super::*;
 use crate::fixture::{

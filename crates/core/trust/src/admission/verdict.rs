@@ -89,6 +89,10 @@ impl RelayAdmission {
     /// Whether a tunnel is opened.
     #[must_use]
     pub fn verdict(&self, claim: &OpenClaim<'_>, now: Now) -> Verdict {
+        match self.unkept.as_ref().map(|unkept| unkept.verdict(claim, now)) {
+            Some(no @ (Verdict::Refuse(_) | Verdict::Hold(_))) => return no,
+            Some(Verdict::Admit(_)) | None => {}
+        }
         let Some(policy) = &self.policy else {
             return Verdict::Refuse(RefusalCode::NoPolicy);
         };
@@ -150,6 +154,14 @@ impl RelayAdmission {
     /// an old one stay until the new one registers (R-ADM-01).
     #[must_use]
     pub fn live_verdict(&self, tunnel: &LiveTunnel, now: Now) -> LiveVerdict {
+        match self
+            .unkept
+            .as_ref()
+            .map(|unkept| unkept.live_verdict(tunnel, now))
+        {
+            Some(close @ LiveVerdict::Close(_)) => return close,
+            Some(LiveVerdict::Keep) | None => {}
+        }
         let Some(policy) = &self.policy else {
             return LiveVerdict::Keep;
         };
@@ -178,6 +190,9 @@ impl RelayAdmission {
     /// # Errors
     /// No policy is held, or it does not name the node.
     pub fn session_verdict(&self, node: NodeId) -> Result<(), RefusalCode> {
+        if let Some(unkept) = &self.unkept {
+            unkept.session_verdict(node)?;
+        }
         match &self.policy {
             None => Err(RefusalCode::NoPolicy),
             Some(policy) if policy.has_node(node) => Ok(()),
@@ -197,6 +212,9 @@ impl RelayAdmission {
         endpoint: EndpointId,
         generation: Generation,
     ) -> Result<(), RefusalCode> {
+        if let Some(unkept) = &self.unkept {
+            unkept.registration_verdict(node, endpoint, generation)?;
+        }
         self.session_verdict(node)?;
         let held = self.policy.as_ref().and_then(|p| p.endpoint(endpoint));
         match held {

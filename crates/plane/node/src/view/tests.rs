@@ -127,3 +127,55 @@ fn the_set_of_grants_is_bounded() {
         Err(Refused::TooMany { count: 1 })
     ));
 }
+
+/// R-REV-01, R-POL-04: a folder that cannot be written keeps no revocation from being enforced; what
+/// the policy gives, and its number, wait until it can be written.
+#[test]
+fn a_revocation_that_cannot_be_kept_is_in_force() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let folder = dir.path().join("member");
+    std::fs::create_dir(&folder).unwrap();
+    let mut keeper = keeper(&authority, &folder);
+    let added = RouteId::from_bytes([5; 16]);
+    let consumption = |route| Consumption {
+        route,
+        endpoint: EndpointId::from_bytes([4; 16]),
+        generation: Generation(1),
+        publisher: OTHER,
+        link: "db".parse().unwrap(),
+        listen: "127.0.0.1:7".parse().unwrap(),
+        class: fairlead_model::ServiceClass::Database,
+        relays: Vec::new(),
+    };
+    let mut first = policy(&authority, 1, 1, 5);
+    first.consumptions = vec![consumption(ROUTE)];
+    keeper.offer_policy(authority.node_policy(&first)).unwrap();
+    let view = keeper.subscribe();
+    assert!(view.borrow().consumes(ROUTE));
+    let mut second = policy(&authority, 1, 1, 7);
+    second.consumptions = vec![consumption(added)];
+    second.revoked_routes = vec![ROUTE];
+    let second = authority.node_policy(&second);
+
+    // A folder that is not there cannot be written, whoever runs this.
+    let away = dir.path().join("away");
+    std::fs::rename(&folder, &away).unwrap();
+    for _ in 0..2 {
+        let refused = keeper.offer_policy(second.clone()).unwrap_err();
+        assert_eq!(refused.to_string(), "the documents cannot be kept");
+        assert!(
+            !view.borrow().consumes(ROUTE),
+            "the revocation waits for the disk"
+        );
+        assert!(!view.borrow().consumes(added), "in force before it is on disk");
+        assert_eq!(keeper.head(), (PolicyEpoch(1), Revision(5)));
+    }
+    let between = authority.node_policy(&policy(&authority, 1, 1, 6));
+    assert!(matches!(keeper.offer_policy(between), Err(Refused::Older { .. })));
+
+    std::fs::rename(&away, &folder).unwrap();
+    assert!(keeper.save_unkept().unwrap());
+    assert!(view.borrow().consumes(added) && !view.borrow().consumes(ROUTE));
+    assert_eq!(keeper.head(), (PolicyEpoch(1), Revision(7)));
+    assert!(!keeper.has_unkept() && !keeper.offer_policy(second).unwrap());
+}
