@@ -169,6 +169,13 @@ impl LiveStreams {
         }
     }
 
+    /// Ends this daemon's halves of a route's streams that have no leg; returns how many.
+    pub(crate) fn end_suspended(&self, reason: EndReason, role: StreamRole, route: RouteId) -> usize {
+        self.end_where(reason, |stream, signal| {
+            (stream.role, stream.route) == (role, route) && signal.suspended.load(Ordering::Acquire)
+        })
+    }
+
     /// Ends the streams without a leg of those of the runs that were not heard of, on any stream, since they
     /// were doubted; returns how many.
     pub(crate) fn end_dead(&self, reason: EndReason, runs: EarlierRuns) -> usize {

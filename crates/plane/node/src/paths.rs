@@ -7,16 +7,20 @@
 //! legs elsewhere: only on paths that have answered. Those that carry nothing are spares, and are
 //! proved by probes.
 
+mod revoked;
 mod spare;
 mod watch;
 
 use crate::consumer::Consumer;
+use crate::live::EndReason;
+use crate::metrics::StreamRole;
 use crate::probe::probe;
-use crate::relays::{Doubt, Sessions};
+use crate::relays::{Doubt, Session, Sessions};
 use crate::view::View;
 use fairlead_host::rng;
 use fairlead_model::{MonoTime, NodeId, RelayId, RouteId};
 use futures_util::task::AtomicWaker;
+use revoked::SaidRevoked;
 use spare::{PROOF_AGE_MAX, Spare};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -114,6 +118,7 @@ struct Inner {
     spares: BTreeMap<Path, Spare>,
     /// Routes with live streams: the publisher, and how many.
     routes: BTreeMap<RouteId, (NodeId, usize)>,
+    said_revoked: SaidRevoked,
     next: u64,
     legs: usize,
     /// Suspicions that may be acted on now, and when that was counted.
@@ -182,6 +187,7 @@ impl Paths {
             paths: BTreeMap::new(),
             spares: BTreeMap::new(),
             routes: BTreeMap::new(),
+            said_revoked: SaidRevoked::default(),
             next: 0,
             legs: 0,
             tokens: SUSPICIONS_PER_SECOND_MIN,
@@ -236,6 +242,7 @@ impl Paths {
         entry.legs.insert(number, leg);
         let pulse = entry.pulse.clone();
         inner.spares.remove(&path);
+        inner.said_revoked.carried(route, path);
         drop(inner);
         PathPlace {
             paths: self.clone(),
@@ -244,6 +251,19 @@ impl Paths {
             pulse,
             signal,
         }
+    }
+
+    /// The path's relay has refused or closed something of `route` as revoked, unsealed.
+    pub(crate) fn note_revoked(&self, route: RouteId, path: Path) {
+        let mut inner = self.lock();
+        if inner.routes.contains_key(&route) {
+            inner.said_revoked.note(route, path);
+        }
+    }
+
+    /// The path has carried a question of `route` to its publisher and the answer back.
+    pub(crate) fn note_carried(&self, route: RouteId, path: Path) {
+        self.lock().said_revoked.carried(route, path);
     }
 
     /// Whether one more stream may go on its suspicion; counts it.
@@ -271,6 +291,7 @@ impl Paths {
             let now = consumer.clock.mono();
             let sessions = sessions.borrow_and_update().clone();
             let view = consumer.view.borrow().clone();
+            self.end_revoked(&consumer, &view, &sessions);
             let due = {
                 let mut inner = self.lock();
                 let ways = ways(&inner.routes, &view, &sessions);
@@ -287,6 +308,29 @@ impl Paths {
             for (path, route) in due {
                 let consumer = consumer.clone();
                 probes.spawn(async move { (path, probe(&consumer, path, route).await) });
+            }
+        }
+    }
+
+    /// Ends the streams without a leg of routes that every connected relay of theirs says are revoked.
+    fn end_revoked(&self, consumer: &Consumer, view: &View, sessions: &Sessions) {
+        let revoked = {
+            let inner = self.lock();
+            inner.said_revoked.by_all(|route| {
+                let (publisher, _) = *inner.routes.get(&route)?;
+                Some(
+                    connected(view, sessions, route, publisher)?
+                        .map(|(path, _)| path)
+                        .collect(),
+                )
+            })
+        };
+        for route in revoked {
+            let ended = consumer
+                .live
+                .end_suspended(EndReason::Revoked, StreamRole::Consumer, route);
+            if ended > 0 {
+                tracing::info!(%route, ended, "every connected relay has revoked the route; its streams are reset");
             }
         }
     }
@@ -500,18 +544,30 @@ impl Entry {
 /// and not doubted.
 fn ways(routes: &BTreeMap<RouteId, (NodeId, usize)>, view: &View, sessions: &Sessions) -> Ways {
     let of_route = |(route, (publisher, _)): (&RouteId, &(NodeId, usize))| {
-        let relays = &view.consumption(*route)?.relays;
-        let connected = relays.iter().filter_map(|relay| {
-            let session = sessions.get(relay).filter(|s| !s.doubt.any())?;
-            Some(Path {
-                publisher: *publisher,
-                relay: *relay,
-                session: session.number,
-            })
-        });
-        Some((*route, connected.collect()))
+        let connected = connected(view, sessions, *route, *publisher)?;
+        let undoubted = connected.filter(|(_, session)| !session.doubt.any());
+        Some((*route, undoubted.map(|(path, _)| path).collect()))
     };
     routes.iter().filter_map(of_route).collect()
+}
+
+/// The paths through the relays of a route's consumption that are connected.
+fn connected<'a>(
+    view: &'a View,
+    sessions: &'a Sessions,
+    route: RouteId,
+    publisher: NodeId,
+) -> Option<impl Iterator<Item = (Path, &'a Session)>> {
+    let relays = &view.consumption(route)?.relays;
+    Some(relays.iter().filter_map(move |relay| {
+        let session = sessions.get(relay)?;
+        let path = Path {
+            publisher,
+            relay: *relay,
+            session: session.number,
+        };
+        Some((path, session))
+    }))
 }
 
 impl Pulse {
@@ -580,6 +636,7 @@ impl Drop for RouteInUse {
             *count = count.saturating_sub(1);
             if *count == 0 {
                 inner.routes.remove(&self.route);
+                inner.said_revoked.forget(self.route);
             }
         }
     }

@@ -53,9 +53,15 @@ pub(crate) const fn is_probe(number: StreamNumber) -> bool {
 pub(crate) async fn probe(consumer: &Consumer, path: Path, route: RouteId) -> Option<Duration> {
     let asked = tokio::time::timeout(PROBE_MAX, ask(consumer, path, route)).await;
     let error = match asked.unwrap_or_else(|_| Err(AttemptError::Timeout(PROBE_MAX).into())) {
-        Ok(rtt) => return Some(rtt),
+        Ok(rtt) => {
+            consumer.paths.note_carried(route, path);
+            return Some(rtt);
+        }
         Err(error) => error,
     };
+    if error.code() == RefusalCode::Revoked {
+        consumer.paths.note_revoked(route, path);
+    }
     tracing::debug!(relay = %path.relay, publisher = %path.publisher, error = chain(&*error), "a path is not proven");
     None
 }

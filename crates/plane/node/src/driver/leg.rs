@@ -4,7 +4,7 @@ use super::mover::Via;
 use crate::paths::PathPlace;
 use bytes::{Bytes, BytesMut};
 use fairlead_hop::frame::{Answer, Frame, Refusal};
-use fairlead_model::{LegEpoch, MonoTime};
+use fairlead_model::{LegEpoch, MonoTime, RefusalCode};
 use fairlead_stream::{LegFault, LegName, Stream, TRANSMIT_BATCH};
 use fairlead_transport::{FrameReadError, Leg, LegError, LegRecv, LegSend};
 use std::pin::pin;
@@ -61,6 +61,17 @@ pub(crate) enum LegEnd {
     Refused(Refusal),
     /// Its bytes were not what the peer sealed. The machine has forgotten the leg already.
     Fault(LegFault),
+}
+
+impl LegEnd {
+    /// Why the relay or the publisher ended it, unsealed, where it said so.
+    pub(super) fn code(&self) -> Option<RefusalCode> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.code),
+            Self::Lost(Some(LegError::Reset(code) | LegError::Stopped(code))) => code.refusal(),
+            Self::Lost(_) | Self::Fault(_) => None,
+        }
+    }
 }
 
 impl LegIo {

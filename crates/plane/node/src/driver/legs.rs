@@ -77,10 +77,14 @@ impl Driver {
             LegEnd::Lost(_) | LegEnd::Fault(_) => None,
         };
         let code = refusal.map(|refusal| refusal.code);
+        let is_revoked = end.code() == Some(RefusalCode::Revoked);
         self.stream.leg_lost(name, now);
         tracing::debug!(%epoch, relay = %name.relay, ?end, "leg lost");
         self.leg_end = Some(end);
         if let Further::Mover(mover) = &mut self.further {
+            if is_revoked {
+                mover.said_revoked(leg.via());
+            }
             mover.lost(epoch, leg.via(), refusal, now);
             // A relay's word alone ends no stream that lives; one that no leg has reached the publisher
             // for can be opened anew, under another association, while the application cannot tell.

@@ -503,6 +503,11 @@ impl Mover {
         }
     }
 
+    /// A relay has refused or closed a leg as revoked. Its word alone is the loss of this leg.
+    pub(super) fn said_revoked(&self, via: Via) {
+        self.consumer.paths.note_revoked(self.route, self.path(via));
+    }
+
     /// Asks the publisher itself, by another handshake, which run it is. What another run than the stream's says
     /// is the failure of this leg alone; what becomes of its streams is decided in `old_runs`.
     fn verify(&mut self, via: Via) {

@@ -203,6 +203,14 @@ impl Pool {
         self.alpha.offer_grants(grants.collect());
     }
 
+    /// Gives the relays alone what is wanted: the nodes are out of reach of the control plane.
+    pub(crate) async fn publish_to_relays(&mut self) {
+        self.revision += 1;
+        for worker in &self.workers {
+            worker.apply(self).await;
+        }
+    }
+
     /// Publishes, ends every hop session, and waits until all are made anew at the addresses that
     /// policy has by then.
     pub(crate) async fn redial(&mut self) {

@@ -150,3 +150,32 @@ async fn a_revocation_resets_live_streams() {
     let refused = TcpStream::connect(pool.links[0].listen).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
+
+/// R-REV-01, F-15: the nodes are cut off from the control plane, and the relays close what is of a
+/// revoked route. Their refusals keep the publisher's sealed word away: that all of them say so is the
+/// end of the consumer's streams, long before their hold, while another link's go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_every_relay_has_revoked_ends_at_a_consumer_that_is_cut_off() {
+    let mut pool = Pool::start(2, &[echo().await, echo().await]).await;
+    let mut doomed = Vec::new();
+    for _ in 0..4 {
+        doomed.push(pool.connect(0).await);
+    }
+    let mut other = pool.connect(1).await;
+    for socket in doomed.iter_mut().chain([&mut other]) {
+        socket.write_all(b"x").await.unwrap();
+        socket.read_exact(&mut [0; 1]).await.unwrap();
+    }
+    pool.links[0].revoked = true;
+    let started = Instant::now();
+    pool.publish_to_relays().await;
+    for socket in doomed {
+        assert_eq!(reads_reset(socket).await, ErrorKind::ConnectionReset);
+    }
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(exchange(other, b"still here").await.unwrap(), b"still here");
+}
