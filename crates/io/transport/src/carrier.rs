@@ -23,16 +23,16 @@ pub struct Carrier {
     _counted: Option<Arc<Counted>>,
 }
 
-/// How many carriers there are. Clones share it.
+/// How many of something there are, such as carriers. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
 /// One of them, until dropped.
 #[derive(Debug)]
-struct Counted(Count);
+pub(crate) struct Counted(Count);
 
 impl Count {
-    fn one(&self) -> Arc<Counted> {
+    pub(crate) fn one(&self) -> Arc<Counted> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Arc::new(Counted(self.clone()))
     }

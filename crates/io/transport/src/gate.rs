@@ -15,7 +15,7 @@ const RETRY_FROM: usize = 64;
 const RETRY_FROM_ADDRESS: usize = 4;
 
 /// How long a newcomer keeps its place whatever comes behind it, as on 8443: a handshake of an honest
-/// peer is two round trips, and 512 places change hands 2,000 times a second all the same.
+/// peer is two round trips, and 128 places change hands 500 times a second all the same.
 const GRACE: Duration = Duration::from_millis(250);
 /// How often a waiting arrival looks for a place: those of handshakes that end are given back sooner
 /// than any grace.

@@ -4,7 +4,7 @@
 //! address has several, a QUIC Retry is demanded first. Handshakes are bounded in number, per
 //! address and in time (F-10).
 
-use crate::carrier::{Carrier, CarrierEnd, Count, canonical};
+use crate::carrier::{Carrier, CarrierEnd, Count, Counted, canonical};
 use crate::closing::Closing;
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
 use crate::gate::{Gate, ListenerStats};
@@ -26,12 +26,23 @@ pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// Legs of a peer before its handshake is done: its control stream, and none that could be used.
 const LEGS_OF_STRANGER_MAX: u32 = 8;
 /// First guess of the round trip to a stranger. It is short because quinn keeps a handshake that came to
-/// nothing for nine of them, so that its peer hears of it: evicted ones would else outnumber those that
-/// may be in progress.
-const RTT_OF_STRANGER: Duration = Duration::from_millis(33);
-/// Most connections that are no carriers, for each handshake that may be in progress: with those that came
-/// to nothing and are not gone yet. Where there are more, the next one waits.
-const UNPROVEN_PER_HANDSHAKE: usize = 2;
+/// nothing for nine of them and 75 ms, so that its peer hears of it: evicted ones would else outnumber those
+/// that may be in progress. To a peer that is farther away the first flight is said again once or twice.
+const RTT_OF_STRANGER: Duration = Duration::from_millis(10);
+/// Most handshakes at once where nobody sets it.
+const HANDSHAKES_MAX: usize = 128;
+/// Most connections that are no carriers: handshakes in progress, and half as many that came to nothing and
+/// are not gone yet. Where there are more, the next one waits.
+const fn unproven_max(handshakes_max: usize) -> usize {
+    let least = if handshakes_max == 0 { 1 } else { handshakes_max };
+    least.saturating_add(least.div_ceil(2))
+}
+/// What one of them costs (measured, heap at the peak of a storm): quinn's connection, its channel and a
+/// send buffer of ten datagrams are 26 KiB, keys 9, rustls's transcript and buffers 11, the rest 7.
+const UNPROVEN_BYTES: usize = 53 * 1024;
+/// What all of them may cost, of the 16 MiB that a storm at both doors may (R-GEN-02).
+const UNPROVEN_BYTES_MAX: usize = 10 * 1024 * 1024;
+const _: () = assert!(unproven_max(HANDSHAKES_MAX) * UNPROVEN_BYTES <= UNPROVEN_BYTES_MAX);
 /// How often an arrival that waits for them looks again.
 const UNPROVEN_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// Most first packets that wait for [`Listener::accept`].
@@ -50,9 +61,9 @@ pub struct ListenerConfig {
     pub reset_key: ResetKey,
     /// How its carriers behave.
     pub carrier: CarrierConfig,
-    /// Most handshakes at once. Default 256, some 5 MiB: with Retry before it, only peers that
-    /// really answer count, at about 20 KiB each. One more takes the place of the oldest, which costs
-    /// as much for another 0.3 s.
+    /// Most handshakes at once. Default 128: with Retry before it, only peers that really answer count, at
+    /// some 53 KiB each. One more takes the place of the oldest, which costs as much for another 0.2 s;
+    /// half as many of those there may be, 10 MiB in all.
     pub handshakes_max: usize,
     /// Most handshakes at once from one IPv4 address or IPv6 /64. Default 64: a site behind one
     /// address whose nodes all come back at the same moment.
@@ -67,7 +78,7 @@ impl ListenerConfig {
             address,
             reset_key,
             carrier: CarrierConfig::default(),
-            handshakes_max: 256,
+            handshakes_max: HANDSHAKES_MAX,
             handshakes_per_address_max: 64,
         }
     }
@@ -134,6 +145,8 @@ pub struct Listener {
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
     carriers: Count,
+    /// Arrivals that are no connections yet.
+    arrived: Count,
     unproven_max: usize,
 }
 
@@ -145,6 +158,7 @@ pub struct Arriving {
     legs_max: u32,
     place: Place<IpAddr>,
     carriers: Count,
+    arrived: Arc<Counted>,
 }
 
 impl Listener {
@@ -202,10 +216,8 @@ impl Listener {
                 config.handshakes_per_address_max,
             )),
             carriers: Count::default(),
-            unproven_max: config
-                .handshakes_max
-                .max(1)
-                .saturating_mul(UNPROVEN_PER_HANDSHAKE),
+            arrived: Count::default(),
+            unproven_max: unproven_max(config.handshakes_max),
         })
     }
 
@@ -238,15 +250,16 @@ impl Listener {
                 legs_max: self.legs_max.load(Ordering::Relaxed),
                 place,
                 carriers: self.carriers.clone(),
+                // Before its task has run: where the processor is short, arrivals are faster.
+                arrived: self.arrived.one(),
             });
         }
     }
 
-    /// Connections that are no carriers: not yet, or no more.
+    /// Connections that are no carriers: not yet, or no more; and arrivals that are to be some.
     pub(crate) fn unproven(&self) -> usize {
-        self.endpoint
-            .open_connections()
-            .saturating_sub(self.carriers.get())
+        let connections = self.endpoint.open_connections();
+        (connections + self.arrived.get()).saturating_sub(self.carriers.get())
     }
 
     /// Changes how later carriers behave.
@@ -297,6 +310,7 @@ impl Arriving {
             .incoming
             .accept()
             .map_err(|error| AcceptError::Failed(error.into()))?;
+        drop(self.arrived);
         let connection = tokio::select! {
             shaken = tokio::time::timeout(HANDSHAKE_DEADLINE, connecting) => shaken
                 .map_err(|_| AcceptError::Deadline)?

@@ -24,9 +24,11 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10 + 5);
 const REQUEST_LIMIT: Duration = Duration::from_secs(30 + 8);
 /// What a member says in its hello to 9443/tcp.
 const LIVENESS_ALPN: &[u8] = b"fairlead-live/1";
-/// F-10 asks for 1 s; a CI machine that runs other tests beside is given more, and the figure is
-/// printed.
-const JOIN_LIMIT: Duration = Duration::from_secs(4);
+/// F-10: how long a good node may take to join in the thick of it.
+const JOIN_LIMIT: Duration = Duration::from_secs(1);
+/// On a machine where joining takes long without any storm, as many times that: the attackers share its
+/// cores with what they attack. A quiet one joins in 0.15 s, so that the limit is F-10's there.
+const NOISE: u32 = 4;
 
 fn is_soak() -> bool {
     std::env::var_os("FAIRLEAD_SOAK").is_some()
@@ -86,8 +88,8 @@ impl Watched {
     }
 }
 
-/// A pool with one link, and a tunnel of it that stays open.
-async fn pool_with_a_link() -> Result<(Pool, Target)> {
+/// A pool with one link, and how long a good node may take to join it.
+async fn pool_with_a_link() -> Result<(Pool, Target, Duration)> {
     process::raise_own_descriptors()?;
     let target = Target::echo().await?;
     let pool = Pool::builder()
@@ -97,25 +99,23 @@ async fn pool_with_a_link() -> Result<(Pool, Target)> {
         .await?;
     pool.until_echo("echo", Duration::from_secs(10)).await?;
     // The first of everything costs memory once: it is no attack's.
-    drop(newcomer::join(&pool, "first").await?);
-    Ok((pool, target))
+    let first = newcomer::join(&pool, "first").await?.joined;
+    let limit = JOIN_LIMIT.max(NOISE * first.enrolled.max(first.connected));
+    println!("first: {first:?}; those that come in a storm have {limit:?}");
+    Ok((pool, target, limit))
 }
 
-async fn good_ones_are_served(pool: &Pool, name: &str) -> Result<()> {
+async fn good_ones_are_served(pool: &Pool, name: &str, limit: Duration) -> Result<()> {
     let node = newcomer::join(pool, name).await?;
     println!("{name}: {:?}", node.joined);
     ensure!(
-        node.joined.enrolled < JOIN_LIMIT && node.joined.connected < JOIN_LIMIT,
-        "{:?}",
+        node.joined.enrolled < limit && node.joined.connected < limit,
+        "{:?}, limit {limit:?}",
         node.joined
     );
     let began = Instant::now();
     verified::echo_once(pool.listen("echo")?, 3, 10_000).await?;
-    ensure!(
-        began.elapsed() < JOIN_LIMIT,
-        "a tunnel took {:?}",
-        began.elapsed()
-    );
+    ensure!(began.elapsed() < limit, "a tunnel took {:?}", began.elapsed());
     Ok(())
 }
 
@@ -124,7 +124,7 @@ async fn good_ones_are_served(pool: &Pool, name: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Result<()> {
     let count = if is_soak() { 10_000 } else { 1_500 };
-    let (pool, _target) = pool_with_a_link().await?;
+    let (pool, _target, limit) = pool_with_a_link().await?;
     let watched = Watched::of(&pool)?;
     let control = pool.control_address()?;
     let relays: Vec<SocketAddr> = pool
@@ -152,7 +152,7 @@ async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Resul
     }
     // In the thick of it.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    good_ones_are_served(&pool, "second").await?;
+    good_ones_are_served(&pool, "second", limit).await?;
     let tally: Tally = tcp.await?;
     println!("8443/tcp: {tally:?}");
     while let Some(answered) = udp.join_next().await {
@@ -173,7 +173,7 @@ async fn stalled_handshakes_from_many_addresses_keep_no_good_node_out() -> Resul
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
     let count = if is_soak() { 5_000 } else { 750 };
-    let (pool, _target) = pool_with_a_link().await?;
+    let (pool, _target, limit) = pool_with_a_link().await?;
     let watched = Watched::of(&pool)?;
     let hello = tls::hello("relay.fairlead.internal")?;
     let all_but_one = hello.get(..hello.len() - 1).context("hello")?.to_vec();
@@ -185,7 +185,7 @@ async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
     }
     // In the thick of it.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    good_ones_are_served(&pool, "second").await?;
+    good_ones_are_served(&pool, "second", limit).await?;
     while let Some(tally) = storms.join_next().await {
         let tally: Tally = tally?;
         println!("9443/tcp: {tally:?}");
@@ -204,7 +204,7 @@ struct Thrown {
 /// R-GEN-02: whatever comes, the door closes in time, and the house stands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_at_every_door_is_closed_in_time_and_costs_nothing() -> Result<()> {
-    let (pool, _target) = pool_with_a_link().await?;
+    let (pool, _target, limit) = pool_with_a_link().await?;
     let watched = Watched::of(&pool)?;
     let began = Instant::now();
     let mut thrown = JoinSet::new();
@@ -215,7 +215,7 @@ async fn garbage_at_every_door_is_closed_in_time_and_costs_nothing() -> Result<(
     at_liveness(&pool, &mut thrown)?;
     at_udp(&pool).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    good_ones_are_served(&pool, "second").await?;
+    good_ones_are_served(&pool, "second", limit).await?;
     let mut late = Vec::new();
     while let Some(one) = thrown.join_next().await {
         let Thrown { what, end, limit } = one??;
@@ -228,7 +228,7 @@ async fn garbage_at_every_door_is_closed_in_time_and_costs_nothing() -> Result<(
     }
     println!("all doors are shut after {:.1?}", began.elapsed());
     ensure!(late.is_empty(), "not closed in time:\n{}", late.join("\n"));
-    good_ones_are_served(&pool, "third").await?;
+    good_ones_are_served(&pool, "third", limit).await?;
     watched.settled().await
 }
 
