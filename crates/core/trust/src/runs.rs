@@ -13,6 +13,13 @@ use std::time::Duration;
 /// How long the refused copy may be silent before the member counts as one again. Longer than any
 /// pause of a daemon between two attempts.
 pub const QUARREL_FOR: Duration = Duration::from_secs(600);
+/// How long after its last hello the refused copy is told of. A refused process comes again after 15 to
+/// 30 s, so one that has been silent for as long as four of its pauses was stopped.
+pub const COPY_NEWS_FOR: Duration = Duration::from_secs(120);
+const _: () = assert!(
+    COPY_NEWS_FOR.as_secs() <= QUARREL_FOR.as_secs(),
+    "what is told of is refused still"
+);
 /// Runs that are remembered. More than a copy per host that an image was given to by mistake; the
 /// oldest goes first.
 const RUNS_MAX: usize = 8;
@@ -44,7 +51,15 @@ pub struct Runs<T> {
 struct Quarrel {
     kept: ProcessBootId,
     refused: ProcessBootId,
-    until: MonoTime,
+    /// When the refused one came last.
+    heard: MonoTime,
+}
+
+impl Quarrel {
+    /// Whether the refused one has come within `within`.
+    fn is_fresh(&self, now: MonoTime, within: Duration) -> bool {
+        now.since(self.heard) < within
+    }
 }
 
 /// What becomes of a process that said hello.
@@ -78,6 +93,8 @@ pub struct Copies<'a, T> {
     pub kept: &'a T,
     /// The one that is refused.
     pub refused: &'a T,
+    /// When the refused one came last.
+    pub refused_at: MonoTime,
 }
 
 impl<T> Default for Runs<T> {
@@ -147,19 +164,21 @@ impl<T: Clone> Runs<T> {
         }
     }
 
-    /// The two copies, while there are two.
+    /// The two copies, while the refused one comes: for [`COPY_NEWS_FOR`] after its last hello. It stays
+    /// refused for longer.
     #[must_use]
     pub fn copies(&self, now: MonoTime) -> Option<Copies<'_, T>> {
-        let quarrel = self.quarrel.filter(|q| now < q.until)?;
+        let quarrel = self.quarrel.filter(|q| q.is_fresh(now, COPY_NEWS_FOR))?;
         Some(Copies {
             kept: self.about(quarrel.kept)?,
             refused: self.about(quarrel.refused)?,
+            refused_at: quarrel.heard,
         })
     }
 
     /// A quarrel that is over leaves the run that was kept, as if it were the only one ever.
     fn settle(&mut self, now: MonoTime) {
-        if let Some(quarrel) = self.quarrel.filter(|q| now >= q.until) {
+        if let Some(quarrel) = self.quarrel.filter(|q| !q.is_fresh(now, QUARREL_FOR)) {
             self.quarrel = None;
             self.runs.retain(|run| run.boot == quarrel.kept);
         }
@@ -178,7 +197,7 @@ impl<T: Clone> Runs<T> {
         let quarrel = Quarrel {
             kept,
             refused,
-            until: now.plus(QUARREL_FOR),
+            heard: now,
         };
         self.quarrel = Some(quarrel);
         self.verdict(boot, quarrel, found)
@@ -310,11 +329,16 @@ mod tests {
         let copies = Copies {
             kept: &1,
             refused: &2,
+            refused_at: MonoTime(0).plus(SECOND * 800),
         };
-        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 900)), Some(copies));
-        assert_eq!(told(&mut runs, 1401, 1, false, true), RunVerdict::Alone);
-        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 1401)), None);
-        assert_eq!(told(&mut runs, 1402, 1, false, true), RunVerdict::Alone);
+        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 919)), Some(copies));
+        // It has not come for longer than it pauses: no news any more, and refused still.
+        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 920)), None);
+        assert_eq!(told(&mut runs, 1000, 2, false, true), refused);
+        assert!(runs.copies(MonoTime(0).plus(SECOND * 1000)).is_some());
+        assert_eq!(told(&mut runs, 1601, 1, false, true), RunVerdict::Alone);
+        assert_eq!(runs.copies(MonoTime(0).plus(SECOND * 1601)), None);
+        assert_eq!(told(&mut runs, 1602, 1, false, true), RunVerdict::Alone);
     }
 
     /// The copy on the enrolled host is kept, whichever came first; where the kept one is gone, the

@@ -5,7 +5,7 @@
 
 use crate::json::Warning;
 use fairlead_control::api::{
-    CopiesView, LinkState, LinkView, Look, NodeState, NodeView, RelayState, RelayView,
+    CopiesView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, RelayState, RelayView, StatusView,
 };
 use fairlead_model::WallTime;
 use std::time::Duration;
@@ -25,17 +25,23 @@ const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
 const REFUSED_ACTION: &str = "Mostly its disk is full, or the control plane was restored from an old copy: make room, or \
                               see backup and restore in the guide.";
 
-/// What to do where a member holds something newer than the control plane gives it.
-const OLDER_ACTION: &str = "The control plane's store is older than what this member holds: was it restored from a \
-                            copy? See backup and restore in the guide.";
-
 /// What to do where a member refuses its policy for this reason.
-fn refused_action(refused: &str) -> &'static str {
-    match crate::json::refused_as_older(refused) {
-        true => OLDER_ACTION,
-        false => REFUSED_ACTION,
+fn refused_action(refused: &str, status: &StatusView) -> String {
+    if !crate::json::refused_as_older(refused) {
+        return REFUSED_ACTION.to_owned();
     }
+    format!(
+        "The control plane's store is older than what this member holds: was it restored from a copy? Its leader \
+         term is {}, its newest policy {}.{}. See backup and restore in the guide.",
+        status.leader_term, status.policy_epoch, status.policy_revision
+    )
 }
+
+/// What to do for a relay that is offline and may admit nothing.
+const OFFLINE_ACTION: &str = "Start its relay service, or check its host and its log.";
+
+/// Names that a message lists.
+const NAMES_SHOWN_MAX: usize = 8;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,17 +53,29 @@ enum Severity {
 /// Every warning of a look.
 pub(crate) fn warnings(look: &Look) -> Vec<Warning> {
     let mut found = Found::default();
-    if look.status.uptime < START {
-        return Vec::new();
+    // What was refused is known, and no time mends it.
+    let is_known = |refused: &str| look.status.uptime >= START || !refused.is_empty();
+    older(look, &mut found);
+    if look.status.uptime >= START {
+        pool(look, &mut found);
     }
-    pool(look, &mut found);
-    for relay in &look.relays {
-        self::relay(relay, look.at, &mut found);
+    let unreached = unreached(look);
+    for (relay, nodes) in &unreached {
+        found.add(
+            Severity::Critical,
+            "RELAY_NOT_REACHED",
+            ("relay", relay.id.to_string(), relay.name.as_str()),
+            format!("Relay {}: {} cannot reach it.", relay.name, listed("node", nodes)),
+            "Look at that relay's host, its network and its UDP port first: the nodes agree.",
+        );
     }
-    for node in &look.nodes {
-        self::node(node, look.at, &mut found);
+    for relay in look.relays.iter().filter(|r| is_known(&r.policy.refused)) {
+        self::relay(relay, look, &mut found);
     }
-    for link in &look.links {
+    for node in look.nodes.iter().filter(|n| is_known(&n.policy.refused)) {
+        self::node(node, look, &unreached, &mut found);
+    }
+    for link in look.links.iter().filter(|_| is_known("")) {
         self::link(link, look, &mut found);
     }
     found.0.sort_by_key(|(severity, _)| *severity);
@@ -93,7 +111,12 @@ impl Found {
 fn pool(look: &Look, found: &mut Found) {
     let status = &look.status;
     let enrolled = look.relays.iter().filter(|relay| relay.enrolled_at.is_some());
-    if enrolled.count() > 0 && status.relays_ready == 0 {
+    // One that refuses a policy as older admits under its last one.
+    let admits = look
+        .relays
+        .iter()
+        .any(|relay| is_older(&relay.policy, relay.state != RelayState::Offline));
+    if enrolled.count() > 0 && status.relays_ready == 0 && !admits {
         found.add(
             Severity::Critical,
             "NO_RELAY_READY",
@@ -104,31 +127,137 @@ fn pool(look: &Look, found: &mut Found) {
     }
 }
 
-fn relay(relay: &RelayView, now: WallTime, found: &mut Found) {
+/// Whether a member that is `there` refuses its policy because it holds a newer one.
+fn is_older(policy: &PolicyView, there: bool) -> bool {
+    there && crate::json::refused_as_older(&policy.refused)
+}
+
+/// Members that hold something newer than the control plane (R-POL-04): what works goes on, and nothing that
+/// is changed arrives.
+fn older(look: &Look, found: &mut Found) {
+    let relays = look
+        .relays
+        .iter()
+        .filter(|r| is_older(&r.policy, r.state != RelayState::Offline));
+    let relays: Vec<&str> = relays.map(|r| r.name.as_str()).collect();
+    let nodes = look
+        .nodes
+        .iter()
+        .filter(|n| is_older(&n.policy, n.state != NodeState::Offline));
+    let nodes: Vec<&str> = nodes.map(|n| n.name.as_str()).collect();
+    let who = match (relays.is_empty(), nodes.is_empty()) {
+        (true, true) => return,
+        (false, true) => listed("relay", &relays),
+        (true, false) => listed("node", &nodes),
+        (false, false) => format!("{} and {}", listed("relay", &relays), listed("node", &nodes)),
+    };
+    let (verb, it) = if relays.len() + nodes.len() == 1 {
+        ("holds", "it holds")
+    } else {
+        ("hold", "they hold")
+    };
+    let status = &look.status;
+    let message = format!(
+        "{} {verb} something newer than this control plane, whose leader term is {} and newest policy {}.{}: was it \
+         restored from an older backup? Links of the policy that {it} go on; changes do not arrive.",
+        capital(&who),
+        status.leader_term,
+        status.policy_epoch,
+        status.policy_revision
+    );
+    let action = "See backup and restore in the guide; no host is at fault.";
+    found.add(
+        Severity::Critical,
+        "CONTROL_PLANE_OLDER",
+        ("pool", String::new(), ""),
+        message,
+        action,
+    );
+}
+
+/// `nodes a, b and 3 more`.
+fn listed(kind: &str, names: &[&str]) -> String {
+    let shown = names
+        .iter()
+        .take(NAMES_SHOWN_MAX)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
+    let plural = if names.len() == 1 { "" } else { "s" };
+    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => format!("{kind}{plural} {shown}"),
+        more => format!("{kind}{plural} {shown} and {more} more"),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// Relays that count as ready and that every connected node that is to reach them fails to reach, with those
+/// nodes. A relay whose host vanished is missed by its nodes before its supervisor's silence is known. One
+/// node that reaches no relay says nothing of the relay.
+fn unreached(look: &Look) -> Vec<(&RelayView, Vec<&str>)> {
+    let there = |node: &&NodeView| match node.state {
+        NodeState::NotReady | NodeState::Ready => node.policy.refused.is_empty(),
+        NodeState::Pending | NodeState::Offline => false,
+    };
+    let mut unreached = Vec::new();
+    for relay in look.relays.iter().filter(|r| r.state == RelayState::Ready) {
+        let mut missing = Vec::new();
+        let (mut is_missed, mut others_work) = (true, false);
+        for node in look.nodes.iter().filter(there) {
+            let Some(reach) = node.relays.iter().find(|reach| reach.relay.id == relay.id) else {
+                continue;
+            };
+            // Without an error it has not tried yet.
+            is_missed &= !reach.connected && !reach.error.is_empty();
+            others_work |= node.relays.iter().any(|other| other.connected);
+            missing.push(node.name.as_str());
+        }
+        if is_missed && (missing.len() > 1 || others_work) && !missing.is_empty() {
+            unreached.push((relay, missing));
+        }
+    }
+    unreached
+}
+
+fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
+    let now = look.at;
     let object = || ("relay", relay.id.to_string(), relay.name.as_str());
     let name = &relay.name;
+    let refused;
     match relay.state {
         RelayState::Offline => found.add(
             Severity::Critical,
             "RELAY_OFFLINE",
             object(),
             format!("Relay {name} is offline: {}.", relay.state_reason),
-            match (&relay.worker, relay.policy.lease_not_after) {
+            match &relay.worker {
+                // It ended in order.
+                Some(worker) if worker.state == "stopped" => "Start its relay service.",
                 // Its last report says that it holds none.
-                (Some(_), None) => "Start its relay service, or check its host and its log.",
-                (_, _) => {
+                Some(_) if relay.policy.lease_not_after.is_none() => OFFLINE_ACTION,
+                // It never got one.
+                None if !relay.leased => OFFLINE_ACTION,
+                Some(_) | None => {
                     "Start its relay service, or check its host and its log. A worker that still runs admits until \
                      its lease ends."
                 }
             },
         ),
-        RelayState::NotReady if !is_new(relay.enrolled_at, now) => found.add(
+        // At once where it refused its policy: no time mends that.
+        RelayState::NotReady if !relay.policy.refused.is_empty() || !is_new(relay.enrolled_at, now) => found.add(
             Severity::Warning,
             "RELAY_NOT_READY",
             object(),
             format!("Relay {name} is not ready: {}.", relay.state_reason),
             if !relay.policy.refused.is_empty() {
-                refused_action(&relay.policy.refused)
+                refused = refused_action(&relay.policy.refused, &look.status);
+                &refused
             } else if relay.worker.as_ref().is_some_and(|w| w.state != "listening") {
                 "Read the relay's log on its host: it says why the worker does not listen."
             } else {
@@ -173,7 +302,21 @@ fn lease(relay: &RelayView, end: WallTime, now: WallTime, found: &mut Found) {
     }
 }
 
-fn node(node: &NodeView, now: WallTime, found: &mut Found) {
+/// Whether all that the node lacks are relays that no node reaches.
+fn lacks_only(node: &NodeView, unreached: &[(&RelayView, Vec<&str>)]) -> bool {
+    let missing = node.relays.iter().filter(|reach| !reach.connected);
+    let mut missing = missing
+        .map(|reach| unreached.iter().any(|(relay, _)| relay.id == reach.relay.id))
+        .peekable();
+    node.policy.refused.is_empty()
+        && node.policy.is_current()
+        && missing.peek().is_some()
+        && missing.all(|is| is)
+}
+
+fn node(node: &NodeView, look: &Look, unreached: &[(&RelayView, Vec<&str>)], found: &mut Found) {
+    let now = look.at;
+    let refused;
     let object = || ("node", node.id.to_string(), node.name.as_str());
     let name = &node.name;
     match node.state {
@@ -184,17 +327,21 @@ fn node(node: &NodeView, now: WallTime, found: &mut Found) {
             format!("Node {name} is offline: {}.", node.state_reason),
             "Start its node service, or check its host and its log.",
         ),
-        NodeState::NotReady if !is_new(node.enrolled_at, now) => found.add(
-            Severity::Warning,
-            "NODE_NOT_READY",
-            object(),
-            format!("Node {name} is not ready: {}.", node.state_reason),
-            if node.policy.refused.is_empty() {
-                "Check that it reaches the relays' UDP port, and read its log."
-            } else {
-                refused_action(&node.policy.refused)
-            },
-        ),
+        // The relay is named.
+        NodeState::NotReady if lacks_only(node, unreached) => {}
+        NodeState::NotReady if !node.policy.refused.is_empty() || !is_new(node.enrolled_at, now) => found
+            .add(
+                Severity::Warning,
+                "NODE_NOT_READY",
+                object(),
+                format!("Node {name} is not ready: {}.", node.state_reason),
+                if node.policy.refused.is_empty() {
+                    "Check that it reaches the relays' UDP port, and read its log."
+                } else {
+                    refused = refused_action(&node.policy.refused, &look.status);
+                    &refused
+                },
+            ),
         NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}
     }
     copies(object(), node.copies.as_ref(), found);
@@ -207,11 +354,13 @@ fn copies(object: Object<'_>, copies: Option<&CopiesView>, found: &mut Found) {
     };
     let (kind, _, name) = &object;
     let message = format!(
-        "Two processes use the key of {kind} {name}: {} is kept, {} is refused.",
-        copies.kept, copies.refused
+        "Two processes use the key of {kind} {name}: {} is kept, {} is refused, seen last at {}.",
+        copies.kept,
+        copies.refused,
+        crate::json::time(copies.last_seen)
     );
-    let action =
-        "Stop one of them. If a copy is not yours, remove the member and add it again under a new key.";
+    let action = "Stop one of them: two minutes after the refused one was seen last, this is over. If a copy is not yours, \
+         remove the member and add it again under a new key.";
     found.add(Severity::Critical, "IDENTITY_CLONED", object, message, action);
 }
 

@@ -6,6 +6,8 @@ mod link;
 mod member;
 mod remove;
 
+pub(crate) use remove::removable_after;
+
 use crate::api::{
     AddToken, ApiError, AuditView, Fault, Faults, IssuedToken, Look, Principal, Scope, SettingView,
     StatusView, TokenView,

@@ -5,13 +5,14 @@ use crate::api::{
     RelayView, StatusView, WorkerView,
 };
 use crate::control::Inner;
-use crate::observed::{Members, NodeObserved, NodeReport};
+use crate::observed::{Members, NodeObserved, NodeReport, RelayObserved, RelayReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
 use crate::readiness::{self, OFFLINE_AFTER};
 use crate::reconcile::facts;
-use crate::record::{At, LinkRecord, NodeRecord, RelayRecord};
+use crate::record::{At, LinkRecord, MemberKey, NodeRecord, RelayRecord};
 use crate::state::State;
+use crate::verbs::removable_after;
 use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, WallTime};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -62,19 +63,7 @@ impl<'a> Viewer<'a> {
                 record.lost_at,
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
-            worker: status.map(|s| WorkerView {
-                state: s.worker.as_str(),
-                version: s.worker_version.clone(),
-                pid: s.worker_pid,
-                restarts: s.worker_restarts,
-                last_exit: s.worker_last_exit.clone(),
-                live_tunnels: s.live_tunnels,
-                hop_sessions: s.hop_sessions,
-                memory_bytes: s.memory_bytes,
-                open_descriptors: s.open_descriptors,
-                bytes_relayed: s.bytes_relayed,
-                metrics: s.worker_metrics.clone(),
-            }),
+            worker: status.map(|s| worker(s, observed.is_some_and(RelayObserved::is_stopped))),
             policy: PolicyView {
                 wanted: self.documents.relays.get(&id).map(|p| HeadView {
                     epoch: p.epoch.0,
@@ -91,8 +80,26 @@ impl<'a> Viewer<'a> {
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             endpoints: endpoints_on(&self.documents.placements, id),
             clock_behind: status.and_then(|s| s.clock_behind),
+            removable_after: self.removable_after(record),
+            leased: self
+                .state
+                .heads
+                .get(&MemberKey::Relay(record.id))
+                .is_some_and(|head| head.record.lease_seq > 0 || head.record.lease_not_after.is_some()),
             copies: observed.and_then(|o| self.copies(&o.processes)),
         }
+    }
+
+    /// From when on an enrolled relay may be removed, were it stopped at this moment.
+    pub(crate) fn removable_after(&self, record: &RelayRecord) -> Option<WallTime> {
+        if record.enrolled.is_none() || record.local {
+            return None;
+        }
+        let seen = match self.is_connected(record.id.0) {
+            true => self.wall,
+            false => self.seen_last(record),
+        };
+        removable_after(&self.state, record, seen)
     }
 
     /// Whether the relay's supervisor is connected.
@@ -434,6 +441,34 @@ impl<'a> Viewer<'a> {
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
         }
+    }
+}
+
+/// The worker as it was reported last; nothing of one that ended with its supervisor is there still.
+fn worker(s: &RelayReport, is_stopped: bool) -> WorkerView {
+    let last = WorkerView {
+        state: s.worker.as_str(),
+        version: s.worker_version.clone(),
+        pid: s.worker_pid,
+        restarts: s.worker_restarts,
+        last_exit: s.worker_last_exit.clone(),
+        live_tunnels: s.live_tunnels,
+        hop_sessions: s.hop_sessions,
+        memory_bytes: s.memory_bytes,
+        open_descriptors: s.open_descriptors,
+        bytes_relayed: s.bytes_relayed,
+        metrics: s.worker_metrics.clone(),
+    };
+    if !is_stopped {
+        return last;
+    }
+    WorkerView {
+        state: "stopped",
+        version: last.version,
+        restarts: last.restarts,
+        last_exit: last.last_exit,
+        bytes_relayed: last.bytes_relayed,
+        ..WorkerView::default()
     }
 }
 

@@ -74,6 +74,36 @@ impl SessionEnd {
         }
     }
 
+    /// A control stream that failed since the member closed the connection: the member closed it.
+    fn at_root(self, carrier: Option<fairlead_transport::CarrierEnd>) -> Self {
+        use fairlead_transport::CarrierEnd;
+        match (self, carrier) {
+            (Self::Read(_) | Self::Write(_) | Self::ControlEnded, Some(end @ CarrierEnd::Peer(_))) => {
+                Self::Carrier(end)
+            }
+            (end, _) => end,
+        }
+    }
+
+    /// The stable code that the member or this relay gave, for the log; `None` where neither did.
+    fn given(&self) -> Option<&'static str> {
+        match self {
+            Self::Carrier(fairlead_transport::CarrierEnd::Peer(code)) => {
+                code.refusal().map(RefusalCode::as_str)
+            }
+            Self::Closed(code) | Self::Policy(code) | Self::Copy(code) => Some(code.as_str()),
+            Self::Fault(fault) => Some(fault.code().as_str()),
+            Self::Stopped
+            | Self::Carrier(_)
+            | Self::Dead(_)
+            | Self::ControlEnded
+            | Self::NoHello
+            | Self::Read(_)
+            | Self::Write(_)
+            | Self::NotReading => None,
+        }
+    }
+
     /// What the member is told.
     fn code(&self) -> RefusalCode {
         match self {
@@ -125,10 +155,11 @@ async fn session(relay: Arc<Relay>, number: SessionNumber, carrier: Carrier) {
         end = carrier.closed() => SessionEnd::Carrier(end),
         () = relay.ended.cancelled() => SessionEnd::Stopped,
     };
+    let end = end.at_root(carrier.end());
     carrier.close(end.code());
     relay.remove_session(number);
     if let Some(suppressed) = told::session("ended") {
-        info!(reason = %chain(&end), suppressed, "hop session ended");
+        info!(code = end.given(), reason = %chain(&end), suppressed, "hop session ended");
     }
 }
 
@@ -402,5 +433,29 @@ async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fairlead_transport::{CarrierEnd, LegCode, LegError};
+
+    /// A member that leaves closes its connection, and its control stream fails by that: the log has the code
+    /// that the guide names, whichever of the two is seen first.
+    #[test]
+    fn the_code_of_a_member_that_leaves_is_logged() {
+        let left = || CarrierEnd::Peer(LegCode::from(RefusalCode::MemberLeft));
+        let failed = SessionEnd::Read(FrameReadError::Leg(LegError::Carrier(left())));
+        assert_eq!(failed.given(), None);
+        for end in [failed, SessionEnd::ControlEnded, SessionEnd::Carrier(left())] {
+            let end = end.at_root(Some(left()));
+            assert_eq!(end.given(), Some("MEMBER_LEFT"));
+            assert!(matches!(end, SessionEnd::Carrier(_)));
+        }
+        // What this relay found out stays what it is.
+        let refused = SessionEnd::Policy(RefusalCode::Draining).at_root(Some(left()));
+        assert_eq!(refused.given(), Some("DRAINING"));
+        assert_eq!(SessionEnd::ControlEnded.at_root(None).given(), None);
     }
 }

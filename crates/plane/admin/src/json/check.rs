@@ -15,6 +15,9 @@ pub struct Copies {
     pub refused: String,
     /// When they were found; absent where only relays have met them.
     pub since: Option<String>,
+    /// When the refused one was seen last. Two minutes later it counts as stopped.
+    #[serde(default)]
+    pub last_seen: String,
     /// Names of relays that have met both.
     pub met_by: Vec<String>,
 }
@@ -25,6 +28,7 @@ impl From<api::CopiesView> for Copies {
             kept: c.kept,
             refused: c.refused,
             since: c.since.map(time),
+            last_seen: time(c.last_seen),
             met_by: c.met_by.iter().map(ToString::to_string).collect(),
         }
     }

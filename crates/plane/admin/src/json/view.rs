@@ -68,12 +68,16 @@ pub struct Policy {
 /// admission (`ApplyRefused`) and of the node daemon (`Refused`).
 #[must_use]
 pub fn refused_as_older(refused: &str) -> bool {
-    let relay = ["its epoch ", "its leader term ", "its revision "]
+    let below = ["its epoch ", "its leader term ", "its revision "]
         .iter()
         .any(|what| refused.contains(what))
         && refused.contains(" is below ");
     let node = refused.contains("the node policy is ") && refused.contains(", held is ");
-    relay || node
+    // The same number was given to other content, or a later lease was given out: after the copy was made.
+    let other = refused.contains("its revision ") && refused.contains(", the one held has ")
+        || refused.contains(" has other content than the one held");
+    let lease = refused.contains("its lease number ") && refused.contains(" is not above ");
+    below || node || other || lease
 }
 
 impl From<api::PolicyView> for Policy {
@@ -91,7 +95,8 @@ impl From<api::PolicyView> for Policy {
 /// A relay's worker, as its supervisor reported it last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`.
+    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`; `stopped` where it ended with
+    /// its supervisor, which said so: process id, tunnels and sessions are 0 then.
     pub state: String,
     /// Version.
     pub version: String,
@@ -168,6 +173,11 @@ pub struct Relay {
     pub certificate_not_after: Option<String>,
     /// How many endpoints are placed on it.
     pub endpoints: u64,
+    /// From when on it may be removed, were it stopped at this moment and were nothing else in the way: its
+    /// longest lease and 60 s for its clock are over. Null for one that may go at once, and for the local
+    /// relay, which may not.
+    #[serde(default)]
+    pub removable_after: Option<String>,
     /// Two processes that use its identity, while there are two.
     #[serde(default)]
     pub copies: Option<Copies>,
@@ -192,6 +202,7 @@ impl From<api::RelayView> for Relay {
             policy: r.policy.into(),
             certificate_not_after: r.certificate_not_after.map(time),
             endpoints: r.endpoints,
+            removable_after: r.removable_after.map(time),
             copies: r.copies.map(Into::into),
         }
     }

@@ -30,6 +30,8 @@ fn policy(lease_left: Duration) -> PolicyView {
 fn relay(name: &str, state: RelayState) -> RelayView {
     RelayView {
         copies: None,
+        removable_after: None,
+        leased: true,
         clock_behind: None,
         id: rng::new_id(),
         name: name.parse().unwrap(),
@@ -342,4 +344,126 @@ fn time_is_given_to_what_begins() {
     );
     look.status.uptime = Duration::from_secs(1);
     assert_eq!(lines(&look), [""; 0], "it has not heard of anybody yet");
+}
+
+/// Relays that hold newer policies go on: no host is to be started, and the control plane's own numbers stand
+/// beside the held ones. At once, in the first seconds too.
+#[test]
+fn a_restored_control_plane_is_at_fault_and_no_host() {
+    let mut refusing = relay("a", RelayState::NotReady);
+    refusing.policy.refused = "its revision 10 is below 11".to_owned();
+    let mut node = node("n", NodeState::NotReady);
+    node.policy.refused = "the node policy is of leader term 1, held is 3".to_owned();
+    refusing.enrolled_at = Some(NOW);
+    node.enrolled_at = Some(NOW);
+    let mut look = look(vec![refusing], vec![node], Vec::new());
+    look.status.leader_term = 4;
+    for uptime in [Duration::from_secs(1), HOUR] {
+        look.status.uptime = uptime;
+        let found = lines(&look);
+        let expected = [
+            "critical CONTROL_PLANE_OLDER ",
+            "warning RELAY_NOT_READY a",
+            "warning NODE_NOT_READY n",
+        ];
+        assert_eq!(found, expected, "{uptime:?}");
+        let first = &warnings(&look)[0];
+        for words in [
+            "Relay a and node n hold",
+            "leader term is 4",
+            "go on; changes do not arrive",
+        ] {
+            assert!(first.message.contains(words), "{words}: {first:?}");
+        }
+        for warning in warnings(&look) {
+            assert!(!warning.action.to_lowercase().contains("start"), "{warning:?}");
+        }
+        assert!(warnings(&look)[2].action.contains("leader term is 4"));
+    }
+    // One that is offline admits nothing that is known.
+    look.relays[0].state = RelayState::Offline;
+    look.nodes.clear();
+    assert!(lines(&look).contains(&"critical NO_RELAY_READY ".to_owned()));
+}
+
+/// A relay that was stopped in order, or never had a lease, is not said to admit.
+#[test]
+fn a_relay_that_was_stopped_is_not_said_to_admit() {
+    let action = |relay: RelayView| {
+        warnings(&look(vec![relay, relay_b()], Vec::new(), Vec::new()))[0]
+            .action
+            .clone()
+    };
+    let mut stopped = relay("a", RelayState::Offline);
+    stopped.worker = Some(worker("stopped"));
+    assert_eq!(action(stopped.clone()), "Start its relay service.");
+    stopped.worker = None;
+    assert!(action(stopped.clone()).contains("until its lease ends"));
+    stopped.leased = false;
+    assert!(!action(stopped).contains("lease"));
+}
+
+fn reach(relay: &RelayView, error: &str) -> fairlead_control::api::ReachView {
+    fairlead_control::api::ReachView {
+        relay: Ref {
+            id: relay.id,
+            name: relay.name.clone(),
+        },
+        connected: error.is_empty(),
+        rtt_us: None,
+        error: error.to_owned(),
+        registered: Vec::new(),
+    }
+}
+
+/// Where all nodes say that they do not reach a relay, it is named and no node; a node that is alone in it, or
+/// reaches nothing, is.
+#[test]
+fn a_relay_that_no_node_reaches_is_named_before_the_nodes() {
+    let (gone, well) = (relay("a", RelayState::Ready), relay_b());
+    let dead = "the relay does not answer";
+    let unready = |name: &str| {
+        let mut node = node(name, NodeState::NotReady);
+        node.relays = vec![reach(&gone, dead), reach(&well, "")];
+        node
+    };
+    let mut look = look(
+        vec![gone.clone(), well.clone()],
+        vec![unready("m"), unready("n")],
+        Vec::new(),
+    );
+    assert_eq!(lines(&look), ["critical RELAY_NOT_REACHED a"]);
+    assert_eq!(warnings(&look)[0].message, "Relay a: nodes m, n cannot reach it.");
+    look.nodes[1].relays[0] = reach(&gone, "");
+    look.nodes[1].state = NodeState::Ready;
+    assert_eq!(
+        lines(&look),
+        ["warning NODE_NOT_READY m"],
+        "the other one reaches it"
+    );
+    let mut alone = node("m", NodeState::NotReady);
+    alone.relays = vec![reach(&gone, dead)];
+    look.nodes = vec![alone];
+    look.relays.truncate(1);
+    assert_eq!(lines(&look), ["warning NODE_NOT_READY m"], "it reaches nothing");
+}
+
+/// Two copies: when the refused one was seen last.
+#[test]
+fn a_copy_is_named_with_the_time_that_it_was_seen() {
+    let mut copied = relay_b();
+    copied.copies = Some(fairlead_control::api::CopiesView {
+        kept: "host `x`".to_owned(),
+        refused: "host `y`".to_owned(),
+        since: None,
+        last_seen: NOW,
+        met_by: Vec::new(),
+    });
+    let found = warnings(&look(vec![copied], Vec::new(), Vec::new()));
+    assert_eq!(found[0].code, "IDENTITY_CLONED");
+    let at = crate::json::time(NOW);
+    assert!(
+        found[0].message.ends_with(&format!("seen last at {at}.")),
+        "{found:?}"
+    );
 }

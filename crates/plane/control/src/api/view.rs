@@ -137,7 +137,8 @@ impl PolicyView {
 /// A relay's worker, as its supervisor reported it last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerView {
-    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`.
+    /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`; `stopped` where it ended with
+    /// its supervisor, which said so. What it did is not counted then.
     pub state: &'static str,
     /// Version.
     pub version: String,
@@ -170,6 +171,8 @@ pub struct CopiesView {
     pub refused: String,
     /// When they were found; `None` where only relays have met them.
     pub since: Option<WallTime>,
+    /// When the refused one was seen last.
+    pub last_seen: WallTime,
     /// Relays that have met both.
     pub met_by: Vec<Name>,
 }
@@ -209,6 +212,11 @@ pub struct RelayView {
     pub certificate_not_after: Option<WallTime>,
     /// How many endpoints are placed on it.
     pub endpoints: u64,
+    /// From when on it may be removed, were it stopped at this moment and were nothing else in the way;
+    /// `None` for one that may go at once, and for the local relay, which may not.
+    pub removable_after: Option<WallTime>,
+    /// Whether it was ever given a lease.
+    pub leased: bool,
     /// Two processes that use its identity; `None` while there is one.
     pub copies: Option<CopiesView>,
     /// How far its host's clock is behind what was signed here, where that is more than 60 s, by its

@@ -11,7 +11,7 @@ use crate::state::State;
 use fairlead_model::{MonoTime, NodeId, ProcessBootId, RelayId, WallTime};
 use fairlead_rpc::pb;
 use fairlead_telemetry::chain;
-use fairlead_trust::{RunVerdict, Runs};
+use fairlead_trust::{Copies, RunVerdict, Runs};
 use std::collections::BTreeMap;
 use tonic::Status;
 
@@ -30,9 +30,8 @@ pub(crate) struct Processes {
 
 impl Processes {
     /// The copies, and since when they are known.
-    pub(crate) fn copies(&self, now: MonoTime) -> Option<(&Process, &Process, WallTime)> {
-        let copies = self.runs.copies(now)?;
-        Some((copies.kept, copies.refused, self.since?))
+    pub(crate) fn copies(&self, now: MonoTime) -> Option<(Copies<'_, Process>, WallTime)> {
+        Some((self.runs.copies(now)?, self.since?))
     }
 
     /// Whether a relay's report is the first that says so.

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Messages that wait for the connection: a welcome, a bundle, a policy, a lease, and probes.
@@ -253,9 +254,34 @@ enum Ended {
     Stuck,
     /// The member says nothing.
     Silent,
-    /// A newer session of the same member took its place, the member was removed, or the control
-    /// plane stops.
+    /// A newer session of the same member took its place, or the member was removed.
     Replaced,
+    /// The control plane stops.
+    Stopping,
+}
+
+impl Ended {
+    /// Why a session was cancelled.
+    fn cancelled(stopping: &CancellationToken) -> Self {
+        if stopping.is_cancelled() {
+            Self::Stopping
+        } else {
+            Self::Replaced
+        }
+    }
+
+    /// For the log.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Gone => "the member closed it, or its connection broke",
+            Self::Goodbye => "the member stops",
+            Self::Protocol => "the member broke the order of messages",
+            Self::Stuck => "the member takes no messages",
+            Self::Silent => "the member says nothing",
+            Self::Replaced => "a newer session took its place, or the member was removed",
+            Self::Stopping => "the control plane stops",
+        }
+    }
 }
 
 impl Closed {
@@ -263,7 +289,12 @@ impl Closed {
     fn by(ended: Ended, at: MonoTime) -> Self {
         let stopped = match ended {
             Ended::Goodbye => true,
-            Ended::Gone | Ended::Protocol | Ended::Stuck | Ended::Silent | Ended::Replaced => false,
+            Ended::Gone
+            | Ended::Protocol
+            | Ended::Stuck
+            | Ended::Silent
+            | Ended::Replaced
+            | Ended::Stopping => false,
         };
         Self { at, stopped }
     }
@@ -316,6 +347,16 @@ fn clock_fault(theirs_ms: i64, ours: WallTime) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A stop of the control plane cancels every session: none of them was replaced by another.
+    #[test]
+    fn a_stop_is_not_said_to_be_a_replacement() {
+        let stopping = CancellationToken::new();
+        assert_eq!(Ended::cancelled(&stopping), Ended::Replaced);
+        stopping.cancel();
+        assert_eq!(Ended::cancelled(&stopping), Ended::Stopping);
+        assert_eq!(Ended::Stopping.words(), "the control plane stops");
+    }
 
     /// R-POL-05: 60 s in either direction are tolerated, and not a millisecond more.
     #[test]

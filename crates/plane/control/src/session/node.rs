@@ -106,7 +106,7 @@ pub(super) async fn run(
         Err(ended) => ended,
     };
     if let Some(suppressed) = told::session("ended") {
-        tracing::info!(node = %id, ?ended, suppressed, "a node's session ended");
+        tracing::info!(node = %id, reason = ended.words(), suppressed, "a node's session ended");
     }
     let closed = Closed::by(ended, inner.clock.mono());
     inner.observed.close_node(id, session.number, closed);
@@ -162,7 +162,7 @@ impl Task {
             }
             let (again_wait, is_idle) = (self.again_wait(), self.checking.is_none());
             tokio::select! {
-                () = cancel.cancelled() => return Ended::Replaced,
+                () = cancel.cancelled() => return Ended::cancelled(&self.inner.stopping),
                 message = up.message() => {
                     heard = tokio::time::Instant::now();
                     match message {
@@ -183,10 +183,10 @@ impl Task {
                     Some(asked) => if let Err(ended) = self.check(asked).await {
                         return ended;
                     },
-                    None => return Ended::Replaced,
+                    None => return Ended::cancelled(&self.inner.stopping),
                 },
                 () = given_up(self.checking.as_mut()) => self.checking = None,
-                changed = documents.changed() => if changed.is_err() { return Ended::Replaced },
+                changed = documents.changed() => if changed.is_err() { return Ended::Stopping },
                 () = tokio::time::sleep(again_wait) => {}
                 () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
             }

@@ -135,7 +135,7 @@ pub(super) async fn run(
         Err(ended) => ended,
     };
     if let Some(suppressed) = told::session("ended") {
-        tracing::info!(relay = %id, ?ended, suppressed, "a relay's session ended");
+        tracing::info!(relay = %id, reason = ended.words(), suppressed, "a relay's session ended");
     }
     let closed = Closed::by(ended, inner.clock.mono());
     if inner.observed.close_relay(id, session.number, closed)
@@ -206,7 +206,7 @@ impl Task {
             }
             let lease_wait = self.lease_wait().max(LEASE_AGAIN_AFTER);
             tokio::select! {
-                () = cancel.cancelled() => return Ended::Replaced,
+                () = cancel.cancelled() => return Ended::cancelled(&self.inner.stopping),
                 message = up.next() => {
                     heard = tokio::time::Instant::now();
                     match message {
@@ -227,10 +227,10 @@ impl Task {
                             return ended;
                         }
                     }
-                    None => return Ended::Replaced,
+                    None => return Ended::cancelled(&self.inner.stopping),
                 },
-                changed = wait(&mut documents) => if !changed { return Ended::Replaced },
-                changed = wait(&mut commits) => if !changed { return Ended::Replaced },
+                changed = wait(&mut documents) => if !changed { return Ended::Stopping },
+                changed = wait(&mut commits) => if !changed { return Ended::Stopping },
                 () = tokio::time::sleep(lease_wait) => {}
                 () = tokio::time::sleep_until(heard + SILENCE_MAX) => return Ended::Silent,
             }

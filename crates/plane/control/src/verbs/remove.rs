@@ -93,14 +93,21 @@ impl Control {
             ));
         }
         let viewer = Viewer::new(&self.0);
+        let after = viewer.removable_after(record);
         if viewer.is_connected(record.id.0) {
-            return Err(ApiError::new(
+            let when = after.map_or_else(String::new, |at| format!(", not before {}", time_text(at)));
+            let error = ApiError::new(
                 ApiCode::InUse,
                 format!(
                     "relay {name} is connected; stop its supervisor, which stops its worker too, and remove the \
-                     relay when it is offline and its lease has ended: `fairlead relay show {name}` says when"
+                     relay when it is offline and its longest lease has ended{when}; that moves on with each \
+                     lease that it renews: `fairlead relay show {name}` says it when it is stopped"
                 ),
-            ));
+            );
+            return Err(match after {
+                Some(at) => error.with_detail("removableAfter", time_text(at)),
+                None => error,
+            });
         }
         let mut orphans = orphans(state, &viewer, record);
         if !orphans.is_empty() {
@@ -127,8 +134,7 @@ impl Control {
             )
             .with_detail("nodes", nodes));
         }
-        let after = removable_after(state, record, viewer.seen_last(record));
-        if self.0.clock.wall() < after {
+        if let Some(after) = after.filter(|after| self.0.clock.wall() < *after) {
             let (left, after) = (about(after.since(self.0.clock.wall())), time_text(after));
             return Err(ApiError::new(
                 ApiCode::RelayOfflineRemovalUnsafe,
@@ -147,8 +153,8 @@ impl Control {
 
 /// From when on an offline relay may be removed: it has been unseen for long enough, and its latest
 /// lease has ended by its own clock too, which may be behind. One that never came for a lease has
-/// admitted nothing: at once.
-fn removable_after(state: &State, record: &RelayRecord, seen: WallTime) -> WallTime {
+/// admitted nothing: at once, `None`.
+pub(crate) fn removable_after(state: &State, record: &RelayRecord, seen: WallTime) -> Option<WallTime> {
     let lease_end = state
         .heads
         .get(&MemberKey::Relay(record.id))
@@ -157,9 +163,9 @@ fn removable_after(state: &State, record: &RelayRecord, seen: WallTime) -> WallT
     let unseen = seen.plus(UNSEEN_MIN);
     let came = record.enrolled.as_ref().is_some_and(|e| e.connected);
     match lease_end {
-        Some(end) => end.max(unseen),
-        None if came => unseen,
-        None => seen,
+        Some(end) => Some(end.max(unseen)),
+        None if came => Some(unseen),
+        None => None,
     }
 }
 

@@ -8,11 +8,12 @@ use fairlead_model::NodeId;
 
 impl Viewer<'_> {
     pub(super) fn copies(&self, processes: &Processes) -> Option<CopiesView> {
-        let (kept, refused, since) = processes.copies(self.mono)?;
+        let (copies, since) = processes.copies(self.mono)?;
         Some(CopiesView {
-            kept: kept.to_string(),
-            refused: refused.to_string(),
+            kept: copies.kept.to_string(),
+            refused: copies.refused.to_string(),
             since: Some(since),
+            last_seen: self.wall.minus(self.mono.since(copies.refused_at)),
             met_by: Vec::new(),
         })
     }
@@ -31,8 +32,11 @@ impl Viewer<'_> {
                 kept: kept.clone(),
                 refused: refused.clone(),
                 since: None,
+                last_seen: self.wall,
                 met_by: Vec::new(),
             });
+            // Its report names who comes at this time.
+            copies.last_seen = self.wall;
             copies
                 .met_by
                 .extend(self.state.relay(*relay).map(|r| r.name.0.clone()));

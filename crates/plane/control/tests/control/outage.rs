@@ -208,6 +208,12 @@ async fn a_member_that_says_goodbye_is_offline_at_once() {
         .await;
     let (relay, node) = states(&plane.control).await;
     assert_eq!(relay.1, "its supervisor was stopped");
+    let worker = plane.control.relay("one").await.unwrap().worker.unwrap();
+    assert_eq!(
+        (worker.state, worker.pid, worker.hop_sessions, worker.live_tunnels),
+        ("stopped", 0, 0, 0),
+        "it ended with its supervisor"
+    );
     assert_eq!(node.1, "its daemon was stopped");
     let _back = (
         Relay::connect(&plane, &one).await,

@@ -225,6 +225,27 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     let refused = remove("one").await.unwrap_err();
     assert_eq!(refused.code, ApiCode::InUse);
     assert!(refused.message.contains("is connected"), "{refused}");
+    let after = &refused.details["removableAfter"];
+    assert!(refused.message.contains(after.as_str()), "{refused}");
+    let shown = plane.control.relay("one").await.unwrap();
+    let longest = shown.removable_after.unwrap();
+    assert!(longest >= shown.policy.lease_not_after.unwrap());
+    // A shorter lease from here on: the longer one is out still, and counts.
+    plane
+        .control
+        .set_setting(&plane.admin, "policy.lease", "1h")
+        .await
+        .unwrap();
+    plane
+        .until("the relay holds a shorter lease", async |c| {
+            let lease = c.relay("one").await.unwrap().policy.lease_not_after.unwrap();
+            lease < plane.clock_wall().plus(Duration::from_secs(2 * 3600))
+        })
+        .await;
+    assert_eq!(
+        plane.control.relay("one").await.unwrap().removable_after,
+        Some(longest)
+    );
 
     relay_one.vanish().await;
     plane
@@ -235,6 +256,8 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     let refused = remove("one").await.unwrap_err();
     let after = &refused.details["removableAfter"];
     assert!(refused.message.contains(after.as_str()), "{refused}");
+    let shown = plane.control.relay("one").await.unwrap().removable_after;
+    assert_eq!(shown.unwrap(), longest, "`relay show` says the same");
     // How long that is, and what to do until then.
     for words in [", in 7", "Nothing forces it", "another name", "Removing a relay"] {
         assert!(refused.message.contains(words), "{words}: {refused}");
