@@ -100,7 +100,7 @@ function row({ name, label, help, required = true, type = "text", value = "", op
   return { name, control, fault, required: required && type !== "checkbox", element };
 }
 
-const NAME_HELP = "Lower-case letters, digits, hyphens; how you will call it everywhere.";
+const NAME_HELP = "Lower-case letters, digits, hyphens, dots; how you will call it everywhere.";
 
 /** Add relay, add node: a form, then the install command, then the wait until it is online. */
 export function addMember(kind) {
@@ -108,7 +108,7 @@ export function addMember(kind) {
     ? [
       { name: "name", label: "Name", help: NAME_HELP, placeholder: "relay-1" },
       { name: "address", label: "Address", help: "Where nodes reach it, by UDP: a host name or IP address. Port 9443 if you write none.", placeholder: "relay-1.example.net" },
-      { name: "failure_domain", label: "Failure domain", required: false, help: "What fails together with it, such as power=a,host=b. Links are spread over several.", placeholder: "power=a" },
+      { name: "failure_domain", label: "Failure domain", required: false, help: "What fails together with it, such as power=a,host=b. Links are spread over several. Empty means host=NAME: it shares nothing with other relays.", placeholder: "power=a" },
       { name: "local", label: "It runs on the control plane's own host", type: "checkbox", required: false, help: "" },
     ]
     : [{ name: "name", label: "Name", help: NAME_HELP, placeholder: "db-1" }];

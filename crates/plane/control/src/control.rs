@@ -18,6 +18,7 @@ use fairlead_store::Backend;
 use fairlead_telemetry::Metrics;
 use fairlead_trust::{KeyError, Keyring};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -122,7 +123,7 @@ pub(crate) struct Inner {
     pub(crate) revocations: Revocations,
     /// When this process opened it.
     pub(crate) started: MonoTime,
-    pub(crate) term: LeaderTerm,
+    term: AtomicU64,
     pub(crate) epoch: PolicyEpoch,
     /// When the last one was alive for the last time; `None` at the first start.
     pub(crate) last_pulse: Option<WallTime>,
@@ -206,7 +207,7 @@ impl Control {
             refusals: Refusals::default(),
             published: Published::default(),
             started,
-            term,
+            term: AtomicU64::new(term.0),
             epoch,
             last_pulse,
             wake: Notify::new(),
@@ -249,6 +250,16 @@ impl Control {
 }
 
 impl Inner {
+    /// The leader's term. It rises where members hold a higher one.
+    pub(crate) fn term(&self) -> LeaderTerm {
+        LeaderTerm(self.term.load(Ordering::SeqCst))
+    }
+
+    /// Raises the leader's term to one that is on record.
+    pub(crate) fn raise_term(&self, term: LeaderTerm) {
+        self.term.fetch_max(term.0, Ordering::SeqCst);
+    }
+
     pub(crate) fn server_identity(&self) -> Arc<ServerIdentity> {
         Arc::clone(&self.server.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -4,6 +4,7 @@
 //! The loop decides nothing itself: [`crate::readiness`] and [`crate::plan`] do. It looks when a
 //! member reports, when something is committed, and every [`LOOK_EVERY`].
 
+mod ahead;
 mod apply;
 mod wanted;
 
@@ -36,6 +37,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How often a lasting failure is logged again.
 const LOG_EVERY: Duration = Duration::from_secs(30);
+/// The least time between two answers to members that hold something newer: those of a pool that come back
+/// one after the other cost few commits.
+const RAISE_EVERY: Duration = Duration::from_secs(5);
+/// Most such answers of one run: a pool comes back with fewer, and a member that goes on claiming is not
+/// followed further.
+const RAISES_MAX: u32 = 256;
 /// The longest rest after a plan. A rest lasts as long as its plan took: planning takes at most
 /// half of one core, whatever the admins do.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -52,6 +59,8 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
         apply: Apply::new(Arc::clone(&inner)),
         inner,
         pulse_at: None,
+        raised_at: None,
+        raises: 0,
     };
     let mut pause = PAUSE;
     let log = RateLimitedLog::new(LOG_EVERY);
@@ -98,6 +107,9 @@ struct Reconcile {
     inner: Arc<Inner>,
     apply: Apply,
     pulse_at: Option<MonoTime>,
+    /// When members that hold something newer were answered last.
+    raised_at: Option<MonoTime>,
+    raises: u32,
 }
 
 impl Reconcile {
@@ -111,8 +123,28 @@ impl Reconcile {
         if self.pulse_at.is_none_or(|at| now.since(at) >= PULSE_EVERY) {
             self.pulse().await?;
         }
+        self.catch_up(now).await?;
         let seen = *commits.borrow_and_update();
         self.apply.follow(seen).await
+    }
+
+    /// Goes above the numbers of members that hold something newer: this control plane was restored from an
+    /// older copy, and what it signs would be refused.
+    async fn catch_up(&mut self, now: MonoTime) -> Result<(), CommitError> {
+        let is_time = self.raised_at.is_none_or(|at| now.since(at) >= RAISE_EVERY);
+        if !is_time || self.raises >= RAISES_MAX {
+            return Ok(());
+        }
+        let documents = self.inner.published.snapshot();
+        let revision = self.inner.ledger.state().policy_revision();
+        let (epoch, term) = (self.inner.epoch, self.inner.term().0);
+        let ahead = ahead::ahead(&self.inner.observed.lock(), &documents, epoch, revision, term);
+        if ahead.members.is_empty() {
+            return Ok(());
+        }
+        self.raised_at = Some(now);
+        self.raises = self.raises.saturating_add(1);
+        self.apply.raise(ahead).await
     }
 
     /// Sends probes that are due; which relays gain or lose capacity, and why.

@@ -430,7 +430,7 @@ impl<'a> Viewer<'a> {
             advertised: self.inner.settings.advertise.clone(),
             lab: self.inner.settings.lab,
             uptime: whole_seconds(self.mono.since(self.inner.started)),
-            leader_term: self.inner.term.0,
+            leader_term: self.inner.term().0,
             policy_epoch: self.inner.epoch.0,
             policy_revision: state.policy_revision(),
             relays_ready: count(relays_ready.count()),

@@ -2,18 +2,20 @@
 //! and published. A process that ends in between signs the same bytes after its restart: they
 //! follow from the committed number and the plan.
 
+use super::ahead::Ahead;
 use super::wanted::{place_record, wanted};
+use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::grant::{Term, Terms};
 use crate::ledger::{Change, CommitError, Turn};
 use crate::plan::{GrantContents, Numbering, Plan, Wanted, plan};
 use crate::publish::{Contents, Documents, Draft, GrantSet, SignedGrant, sign, sign_grant};
-use crate::record::{At, CounterRecord, HeadRecord, MemberKey, PlaceRecord, Text, key};
+use crate::record::{At, CounterRecord, HeadRecord, LeaderRecord, MemberKey, PlaceRecord, Text, key};
 use crate::setting::Settings;
 use crate::state::State;
 use fairlead_model::{LeaderTerm, LinkId, NodeId, PolicyEpoch, Revision, RouteId, WallTime};
 use fairlead_trust::{Keyring, Verified};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Most records of one commit, well below the store's bound on operations. What does not fit goes
@@ -38,6 +40,8 @@ pub(super) struct Apply {
     planned: Option<u64>,
     /// When time alone makes a plan due.
     again: Option<WallTime>,
+    /// Whose policies the next plan signs under a new number, whatever they say.
+    renumber: BTreeSet<MemberKey>,
 }
 
 /// A policy on its way to be published.
@@ -75,12 +79,59 @@ impl Apply {
             made_of: None,
             planned: None,
             again: None,
+            renumber: BTreeSet::new(),
         }
     }
 
     /// The next [`Self::follow`] makes a plan whatever was committed.
     pub(super) const fn again(&mut self) {
         self.planned = None;
+    }
+
+    /// Raises the revision and the leader's term above what members hold; the next [`Self::follow`] signs
+    /// their policies anew. On record before anything is signed under it.
+    pub(super) async fn raise(&mut self, ahead: Ahead) -> Result<(), CommitError> {
+        let turn = self.inner.ledger.turn().await?;
+        let mut change = Change::default();
+        let (term, revision) = (self.inner.term().0, turn.state().policy_revision());
+        // Above the held one: the leader that gave it out is not this one.
+        let next_term = if ahead.term > term {
+            ahead.term.saturating_add(1)
+        } else {
+            term
+        };
+        let next_revision = ahead.revision.max(revision);
+        if next_term > term {
+            change.put(key::LEADER, &LeaderRecord { term: next_term });
+        }
+        if next_revision > revision {
+            change.put(
+                key::COUNTER,
+                &CounterRecord {
+                    revision: next_revision,
+                },
+            );
+        }
+        if !change.is_empty() {
+            tracing::warn!(
+                leader_term = next_term,
+                revision = next_revision,
+                members = ahead.members.len(),
+                "members hold newer policies than this control plane: was it restored from an older backup? Its \
+                 numbers were raised above theirs"
+            );
+            let facts = |leader_term: u64, revision: u64| serde_json::json!({ "leader_term": leader_term, "revision": revision });
+            let note = AuditNote::new("control", "policy.numbers.raise", "installation");
+            change.note(
+                note.before(&facts(term, revision))
+                    .after(&facts(next_term, next_revision)),
+            );
+        }
+        turn.commit(change).await?;
+        self.inner.raise_term(LeaderTerm(next_term));
+        self.renumber.extend(ahead.members);
+        self.planned = None;
+        Ok(())
     }
 
     /// Plans and applies, where something was committed since the last plan or its time has come.
@@ -139,6 +190,7 @@ impl Apply {
             &mut writes,
         );
         self.commit(turn, writes).await?;
+        self.renumber.clear();
 
         let state = self.inner.ledger.state();
         let (grants, renewal) = self.grants(&plan, &documents, &state, terms, now);
@@ -177,7 +229,9 @@ impl Apply {
         for (id, contents) in plan {
             let member = C::member(*id);
             let head = turn.state().heads.get(&member).map(|k| &k.record);
-            let head = head.filter(|head| head.epoch == self.inner.epoch.0);
+            // One that holds something newer would refuse the number that is on record.
+            let head =
+                head.filter(|head| head.epoch == self.inner.epoch.0 && !self.renumber.contains(&member));
             let kept = published
                 .get(id)
                 .filter(|_| before.and_then(|b| b.get(id)) == Some(contents))
@@ -197,7 +251,7 @@ impl Apply {
             let numbering = Numbering {
                 epoch: self.inner.epoch,
                 revision: writes.revision(),
-                leader_term: self.inner.term,
+                leader_term: self.inner.term(),
                 issued_at: self.inner.clock.wall(),
             };
             let draft = contents.draft(*id, numbering, &self.grant_keys);

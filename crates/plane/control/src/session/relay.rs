@@ -14,10 +14,10 @@ use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text
 use crate::setting::Settings;
 use crate::told;
 use bytes::Bytes;
-use fairlead_model::{LeaderTerm, LeaseSeq, MonoTime, NodeId, RelayId, WallTime};
+use fairlead_model::{LeaseSeq, MonoTime, NodeId, RelayId, WallTime};
 use fairlead_rpc::pb::{self, relay_down, relay_up};
 use fairlead_rpc::signed::encode_policy_lease;
-use fairlead_trust::admission::PolicyHead;
+use fairlead_trust::admission::{LEASE_MAX, PolicyHead};
 use fairlead_trust::{PayloadType, PolicyLease, RelayPolicy, Verified, seal};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,8 @@ const LEASE_EVERY: Duration = Duration::from_secs(600);
 const LEASE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Nodes of which a report may say that two processes came; a worker names no more.
 const CLONED_MAX: usize = 64;
+/// How far above the store's lease number a relay's word is believed: a bounded step of a counter of 64 bits.
+const LEASE_STEP_MAX: u64 = 1 << 32;
 /// The least time between two pushes of the same policy to the same worker process: one that
 /// refuses it is not flooded.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -329,7 +331,8 @@ impl Task {
     async fn lease(&mut self, policy: &Verified<RelayPolicy>) -> Result<Option<Bytes>, Ended> {
         let length = Settings::of(&self.inner.ledger.state()).lease;
         let at = self.inner.clock.mono();
-        match issue_lease(&self.inner, self.id, policy, length).await {
+        let held = self.reported(|s| s.applied).unwrap_or(self.said);
+        match issue_lease(&self.inner, self.id, policy, held, length).await {
             Ok(lease) => {
                 if lease.is_some() {
                     self.sent.lease = Some(Lease { at, length });
@@ -455,11 +458,13 @@ fn report(status: pb::RelayStatus) -> RelayReport {
     }
 }
 
-/// Takes the next lease number in the store, then signs the lease.
+/// Takes the next lease number in the store, then signs the lease. It is above the one that the relay holds
+/// too: a store that was restored from an older copy has forgotten those since.
 async fn issue_lease(
     inner: &Inner,
     id: RelayId,
     policy: &Verified<RelayPolicy>,
+    held: Option<PolicyHead>,
     length: Duration,
 ) -> Result<Option<Bytes>, CommitError> {
     let member = MemberKey::Relay(Text(id));
@@ -472,10 +477,16 @@ async fn issue_lease(
     }
     let not_before = inner.clock.wall();
     let not_after = not_before.plus(length);
+    let held = held.filter(|held| {
+        held.epoch == policy.epoch && held.lease_seq.0.saturating_sub(head.lease_seq) <= LEASE_STEP_MAX
+    });
+    let held_seq = held.map_or(0, |held| held.lease_seq.0);
+    // No lease is longer, whatever a relay says.
+    let held_end = held.map(|held| At::from(held.lease_not_after.min(not_before.plus(LEASE_MAX))));
     let next = HeadRecord {
-        lease_seq: head.lease_seq.saturating_add(1),
+        lease_seq: head.lease_seq.max(held_seq).saturating_add(1),
         // The longest that is out: it may be the one that the relay holds (R-POL-02).
-        lease_not_after: head.lease_not_after.max(Some(At::from(not_after))),
+        lease_not_after: head.lease_not_after.max(Some(At::from(not_after))).max(held_end),
         ..head
     };
     let seq = LeaseSeq(next.lease_seq);
@@ -490,7 +501,7 @@ async fn issue_lease(
         not_before,
         not_after,
         seq,
-        leader_term: LeaderTerm(inner.term.0),
+        leader_term: inner.term(),
     };
     match seal(
         &inner.authority.policy,

@@ -151,3 +151,96 @@ async fn a_folder_has_one_control_plane() {
     );
     plane.stop().await;
 }
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
+}
+
+/// R-POL-04: members refuse what a control plane signs that was restored from an older copy: its revisions, its
+/// leader terms and its leases are below theirs. It goes above them by itself, without a change and without a
+/// restart, and says so in the audit log.
+#[tokio::test]
+async fn a_restored_control_plane_goes_above_what_its_members_hold() {
+    let (dir, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let plane = Plane::start(dir.path()).await;
+    let clock = Arc::clone(&plane.clock);
+    let (one, alpha, _beta) = (
+        plane.relay("one").await,
+        plane.node("alpha").await,
+        plane.node("beta").await,
+    );
+    let relay = Relay::connect(&plane, &one).await;
+    let node = Node::connect(&plane, &alpha).await;
+    let current = async |c: &Control| {
+        let (relay, node) = (c.relay("one").await.unwrap(), c.node("alpha").await.unwrap());
+        relay.capacity && relay.policy.is_current() && node.policy.is_current()
+    };
+    plane.until("both hold what is signed", current).await;
+    plane.stop().await;
+    let (mut relay_held, mut node_held) = (relay.vanish().await, node.vanish().await);
+    copy(dir.path(), &backup.path().join("control"));
+
+    // After the copy: two starts, with changes and leases.
+    for port in [15_432, 15_433] {
+        let plane = Plane::start_with(dir.path(), true, Arc::clone(&clock)).await;
+        let relay = Relay::connect_with(&plane, &one, relay_held).await;
+        let node = Node::connect_with(&plane, &alpha, node_held).await;
+        plane.until("both hold what is signed", current).await;
+        plane.link(&format!("db-{port}"), "alpha", "beta", port).await;
+        plane.until("both hold the change", current).await;
+        plane.stop().await;
+        (relay_held, node_held) = (relay.vanish().await, node.vanish().await);
+    }
+    let head = relay_held.head().unwrap();
+    let node_head = node_held
+        .policy
+        .as_ref()
+        .map(|p| (p.revision, p.leader_term))
+        .unwrap();
+
+    let plane = Plane::start_with(&backup.path().join("control"), true, clock).await;
+    let before = plane.control.status().await;
+    assert!(before.leader_term < head.leader_term.0 && before.policy_revision < head.revision.0);
+    let relay = Relay::connect_with(&plane, &one, relay_held).await;
+    node_held.refuses_older = true;
+    let node = Node::connect_with(&plane, &alpha, node_held).await;
+    let held = relay
+        .until("a policy above the held one", |v| {
+            v.admission.head().unwrap().revision > head.revision
+        })
+        .await;
+    let now = held.admission.head().unwrap();
+    assert!(
+        now.leader_term > head.leader_term && now.lease_seq > head.lease_seq,
+        "{now:?}"
+    );
+    let held = node
+        .until("a policy above the held one", |v| {
+            v.policy
+                .as_ref()
+                .is_some_and(|p| p.revision > node_head.0 && p.leader_term > node_head.1)
+        })
+        .await;
+    assert!(
+        held.policy.unwrap().consumptions.is_empty(),
+        "the links are those of the copy"
+    );
+    plane.until("both hold what is signed", current).await;
+    let raised = plane
+        .actions()
+        .await
+        .iter()
+        .filter(|a| *a == "policy.numbers.raise")
+        .count();
+    assert!((1..=2).contains(&raised), "{raised}");
+    plane.stop().await;
+}

@@ -78,7 +78,7 @@ async fn a_session_whose_lease_cannot_be_signed_does_not_spin() {
     let numbering = Numbering {
         epoch: PolicyEpoch(1),
         revision: Revision(1),
-        leader_term: LeaderTerm(1),
+        leader_term: fairlead_model::LeaderTerm(1),
         issued_at: inner.clock.wall(),
     };
     let policy = sign::<RelayContents>(key, &keys, &contents.draft(RELAY, numbering, &keys)).unwrap();
