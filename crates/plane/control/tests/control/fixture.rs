@@ -639,11 +639,9 @@ async fn node_task(
                         v.policies += 1;
                         let held_term = v.policy.as_ref().map(|p| p.leader_term);
                         if v.refuses_older && Some(policy.leader_term) < held_term {
-                            v.refused = format!(
-                                "the node policy is of leader term {}, held is {}",
-                                policy.leader_term,
-                                held_term.unwrap()
-                            );
+                            let (offered, held) = (policy.leader_term, held_term.unwrap());
+                            v.refused =
+                                format!("the node policy is of leader term {offered}, held is {held}");
                             return;
                         }
                         v.refused.clear();
