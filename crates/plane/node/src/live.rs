@@ -3,7 +3,7 @@
 
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::{NodeMetrics, StreamRole};
-use fairlead_model::{BootCounter, NodeId, RouteId};
+use fairlead_model::{BootCounter, NodeId, RelayId, RouteId};
 use fairlead_stream::Stream;
 use futures_util::task::AtomicWaker;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +83,8 @@ pub(crate) struct LiveStreams {
 struct Inner {
     next: u64,
     streams: BTreeMap<u64, (LiveStream, Arc<EndSignal>)>,
+    /// Relays that have closed legs of published routes as revoked, while streams of the route live.
+    revoked_by: BTreeMap<RouteId, BTreeSet<RelayId>>,
 }
 
 /// Wakes one driver to end its stream.
@@ -176,6 +178,25 @@ impl LiveStreams {
         })
     }
 
+    /// Ends the published streams without a leg of routes that every relay that `connected` names has
+    /// closed as revoked; returns how many. One relay's word alone is the loss of its legs (R-STR-05).
+    pub(crate) fn end_revoked_by(&self, connected: impl Fn(RouteId) -> Vec<RelayId>) -> usize {
+        let inner = self.lock();
+        let by_all = inner.revoked_by.iter().filter(|(route, said)| {
+            let relays = connected(**route);
+            !relays.is_empty() && relays.iter().all(|relay| said.contains(relay))
+        });
+        let routes: BTreeSet<RouteId> = by_all.map(|(route, _)| *route).collect();
+        if routes.is_empty() {
+            return 0;
+        }
+        inner.end_where(EndReason::Revoked, |stream, signal| {
+            stream.role == StreamRole::Publisher
+                && routes.contains(&stream.route)
+                && signal.suspended.load(Ordering::Acquire)
+        })
+    }
+
     /// Ends the streams without a leg of those of the runs that were not heard of, on any stream, since they
     /// were doubted; returns how many.
     pub(crate) fn end_dead(&self, reason: EndReason, runs: EarlierRuns) -> usize {
@@ -196,6 +217,20 @@ impl LiveStreams {
 }
 
 impl Inner {
+    fn leave(&mut self, number: u64) {
+        let Some((gone, _)) = self.streams.remove(&number) else {
+            return;
+        };
+        if self.revoked_by.contains_key(&gone.route)
+            && !self
+                .streams
+                .values()
+                .any(|(stream, _)| stream.route == gone.route)
+        {
+            self.revoked_by.remove(&gone.route);
+        }
+    }
+
     fn end_where(&self, reason: EndReason, doomed: impl Fn(&LiveStream, &EndSignal) -> bool) -> usize {
         let mut ended = 0;
         for (stream, signal) in self.streams.values() {
@@ -236,6 +271,26 @@ impl LiveGuard {
         self.signal.suspended.store(suspended, Ordering::Release);
     }
 
+    /// A relay has closed a leg of the stream as revoked.
+    pub(crate) fn note_revoked(&self, relay: RelayId) {
+        let mut inner = self.streams.lock();
+        if let Some(route) = inner.streams.get(&self.number).map(|(stream, _)| stream.route) {
+            inner.revoked_by.entry(route).or_default().insert(relay);
+        }
+    }
+
+    /// A relay has carried an ATTACH of the stream.
+    pub(crate) fn note_carried(&self, relay: RelayId) {
+        let mut inner = self.streams.lock();
+        if inner.revoked_by.is_empty() {
+            return;
+        }
+        let route = inner.streams.get(&self.number).map(|(stream, _)| stream.route);
+        if let Some(said) = route.and_then(|route| inner.revoked_by.get_mut(&route)) {
+            said.remove(&relay);
+        }
+    }
+
     /// Notes that the far daemon's run lives: sealed bytes of it came.
     pub(crate) fn note_life(&self) {
         self.signal.lived.store(true, Ordering::Release);
@@ -251,7 +306,7 @@ impl LiveGuard {
 
 impl Drop for LiveGuard {
     fn drop(&mut self) {
-        self.streams.lock().streams.remove(&self.number);
+        self.streams.lock().leave(self.number);
         self.streams
             .metrics
             .streams_live
@@ -372,5 +427,30 @@ mod tests {
         assert!(live.enter(stream(1, 1, 1)).is_none());
         held.pop();
         assert!(live.enter(stream(1, 1, 1)).is_some());
+    }
+
+    /// R-REV-01, R-STR-05: a publisher's half ends when every connected relay has closed legs of its route
+    /// as revoked, and only without a leg.
+    #[test]
+    fn one_relay_alone_revokes_nothing() {
+        let live = live_streams(StreamMemory::DEFAULT);
+        let [one, two] = [1, 2].map(|n| RelayId::from_bytes([n; 16]));
+        let guard = live.enter(stream(1, 2, 1)).unwrap();
+        guard.note_suspension(true);
+        guard.note_revoked(one);
+        assert_eq!(live.end_revoked_by(|_| vec![one, two]), 0);
+        assert_eq!(live.end_revoked_by(|_| Vec::new()), 0, "nobody is connected");
+        guard.note_revoked(two);
+        guard.note_carried(one);
+        assert_eq!(live.end_revoked_by(|_| vec![one, two]), 0, "it carries again");
+        guard.note_revoked(one);
+        guard.note_suspension(false);
+        assert_eq!(live.end_revoked_by(|_| vec![one, two]), 0, "it has a leg");
+        guard.note_suspension(true);
+        assert_eq!(live.end_revoked_by(|_| vec![one, two]), 1);
+        let ended = guard.poll_end(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(ended, Some(EndReason::Revoked));
+        drop(guard);
+        assert!(live.lock().revoked_by.is_empty());
     }
 }

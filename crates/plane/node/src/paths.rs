@@ -312,7 +312,8 @@ impl Paths {
         }
     }
 
-    /// Ends the streams without a leg of routes that every connected relay of theirs says are revoked.
+    /// Ends the streams without a leg of routes that every connected relay of theirs says are revoked: this
+    /// daemon's halves, whichever they are.
     fn end_revoked(&self, consumer: &Consumer, view: &View, sessions: &Sessions) {
         let revoked = {
             let inner = self.lock();
@@ -332,6 +333,19 @@ impl Paths {
             if ended > 0 {
                 tracing::info!(%route, ended, "every connected relay has revoked the route; its streams are reset");
             }
+        }
+        let ended = consumer.live.end_revoked_by(|route| {
+            let relays = view.published_through(route).iter();
+            relays
+                .filter(|relay| sessions.contains_key(relay))
+                .copied()
+                .collect()
+        });
+        if ended > 0 {
+            tracing::info!(
+                ended,
+                "every connected relay has revoked published routes; their streams are reset"
+            );
         }
     }
 

@@ -69,6 +69,13 @@ impl View {
         })
     }
 
+    /// The relays that a route of this node's is published through, while policy has it.
+    pub(crate) fn published_through(&self, route: RouteId) -> &[RelayId] {
+        let mut publications = self.policy().into_iter().flat_map(|p| &p.publications);
+        let found = publications.find(|p| p.routes.iter().any(|r| r.route == route));
+        found.map_or(&[], |p| &p.relays)
+    }
+
     /// Whether `peer` consumes anything that this node publishes.
     pub(crate) fn has_consumer(&self, peer: NodeId) -> bool {
         self.policy().is_some_and(|p| {

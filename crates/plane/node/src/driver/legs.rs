@@ -81,10 +81,13 @@ impl Driver {
         self.stream.leg_lost(name, now);
         tracing::debug!(%epoch, relay = %name.relay, ?end, "leg lost");
         self.leg_end = Some(end);
-        if let Further::Mover(mover) = &mut self.further {
-            if is_revoked {
-                mover.said_revoked(leg.via());
+        if is_revoked {
+            match &self.further {
+                Further::Mover(mover) => mover.said_revoked(leg.via()),
+                Further::Mailbox(..) => self.guard.note_revoked(name.relay),
             }
+        }
+        if let Further::Mover(mover) = &mut self.further {
             mover.lost(epoch, leg.via(), refusal, now);
             // A relay's word alone ends no stream that lives; one that no leg has reached the publisher
             // for can be opened anew, under another association, while the application cannot tell.
@@ -111,6 +114,9 @@ impl Driver {
     /// The publisher has accepted a leg.
     pub(super) fn attached(&mut self, name: LegName, now: MonoTime) {
         self.connect_by = None;
+        if let Further::Mailbox(..) = self.further {
+            self.guard.note_carried(name.relay);
+        }
         let epoch = name.epoch;
         let others = self.legs.iter().filter(|l| l.name() != name);
         let heard = others.filter_map(|l| Some(l.place.as_ref()?.last_heard())).max();

@@ -153,9 +153,9 @@ async fn a_revocation_resets_live_streams() {
 
 /// R-REV-01, F-15: the nodes are cut off from the control plane, and the relays close what is of a
 /// revoked route. Their refusals keep the publisher's sealed word away: that all of them say so is the
-/// end of the consumer's streams, long before their hold, while another link's go on.
+/// end of the streams at both ends, long before their hold, while another link's go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_every_relay_has_revoked_ends_at_a_consumer_that_is_cut_off() {
+async fn what_every_relay_has_revoked_ends_at_nodes_that_are_cut_off() {
     let mut pool = Pool::start(2, &[echo().await, echo().await]).await;
     let mut doomed = Vec::new();
     for _ in 0..4 {
@@ -177,5 +177,10 @@ async fn what_every_relay_has_revoked_ends_at_a_consumer_that_is_cut_off() {
         "{:?}",
         started.elapsed()
     );
+    // Each relay had legs of the route, and closed them at the publisher too.
+    eventually("the publisher's halves to end", || {
+        pool.beta.started.live.len() == 1
+    })
+    .await;
     assert_eq!(exchange(other, b"still here").await.unwrap(), b"still here");
 }
