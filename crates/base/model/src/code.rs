@@ -60,7 +60,8 @@ codes! {
     MethodNotAllowed, "METHOD_NOT_ALLOWED", 405;
     /// The name is taken.
     NameTaken, "NAME_TAKEN", 409;
-    /// What is asked for is another object's: an address, or the local relay's place.
+    /// What is asked for is another object's: an address, or the local relay's place; or the text is
+    /// one object's id and another's name.
     Conflict, "CONFLICT", 409;
     /// The object is in use by others, which the message names.
     InUse, "IN_USE", 409;

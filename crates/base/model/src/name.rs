@@ -24,10 +24,33 @@ pub struct NameError {
 pub const NAME_LEN_MAX: usize = 63;
 
 impl Name {
+    /// Reads a name that somebody asks for. One in the form of an id would stand for two objects
+    /// wherever either is taken. What is stored already is read by [`FromStr`], and stays readable.
+    ///
+    /// # Errors
+    /// The text is no name, or has the form in which ids are written.
+    pub fn requested(text: &str) -> Result<Self, NameError> {
+        let name: Self = text.parse()?;
+        // Ids are taken in their hyphenated form alone: 32 digits, such as a machine id, are a name.
+        if text.contains('-') && uuid::Uuid::parse_str(text).is_ok() {
+            return Err(NameError::new(text, "it has the form of an id"));
+        }
+        Ok(name)
+    }
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl NameError {
+    fn new(text: &str, reason: &'static str) -> Self {
+        Self {
+            text: text.chars().take(80).collect(),
+            reason,
+        }
     }
 }
 
@@ -50,10 +73,7 @@ impl FromStr for Name {
         } else {
             return Ok(Self(text.to_owned()));
         };
-        Err(NameError {
-            text: text.chars().take(80).collect(),
-            reason,
-        })
+        Err(NameError::new(text, reason))
     }
 }
 
@@ -84,5 +104,18 @@ mod tests {
             let error = bad.parse::<Name>().unwrap_err().to_string();
             assert!(error.contains(why), "{bad}: {error}");
         }
+    }
+
+    /// Whoever takes a name or an id is never given a text that is both; what is stored stays readable.
+    #[test]
+    fn nobody_is_given_an_id_for_a_name() {
+        let id = "0192f0c1-7d3a-7c55-9d0e-6b2f1f0a9c11";
+        let error = Name::requested(id).unwrap_err().to_string();
+        assert!(error.contains("form of an id"), "{error}");
+        assert!(id.parse::<Name>().is_ok());
+        for good in ["db", "0192f0c17d3a7c559d0e6b2f1f0a9c11", "0192f0c1-7d3a"] {
+            assert_eq!(Name::requested(good).unwrap().as_str(), good);
+        }
+        assert!(Name::requested("Db").is_err());
     }
 }

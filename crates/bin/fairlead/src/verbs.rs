@@ -43,7 +43,7 @@ pub(crate) async fn relay(group: &cli::Relay) -> Result<(), Failure> {
             local,
         } => {
             let mut faults = Faults::default();
-            faults.parse::<Name>("NAME", name);
+            faults.take("NAME", Name::requested(name));
             faults.take("--address", HostPort::parse(address, Some(RELAY_PORT)));
             faults.parse::<FailureDomain>("--failure-domain", failure_domain);
             faults.finish(Some(()))?;
@@ -109,7 +109,7 @@ pub(crate) async fn node(group: &cli::Node) -> Result<(), Failure> {
     match &group.verb {
         NodeVerb::Add { name } => {
             let mut faults = Faults::default();
-            faults.parse::<Name>("NAME", name);
+            faults.take("NAME", Name::requested(name));
             faults.finish(Some(()))?;
             let body = json::AddNode { name: name.clone() };
             let issued: json::Issued = profile::client(connection)?.post("/v1/nodes", &body).await?;
@@ -164,7 +164,7 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
             class,
         } => {
             let mut faults = Faults::default();
-            faults.parse::<Name>("NAME", name);
+            faults.take("NAME", Name::requested(name));
             faults.parse::<TargetAddress>("--target", target);
             faults.take("--listen", ListenAddress::requested(listen));
             faults.parse::<ServiceClass>("--class", class);

@@ -1,12 +1,13 @@
 //! Everything that is wanted, as the store holds it: read once at start, then kept in step by the
 //! ledger, commit by commit. Audit entries stay in the store.
 
+use crate::api::ApiError;
 use crate::audit::AuditHead;
 use crate::record::{
     CounterRecord, EnrolmentRecord, HeadRecord, InstallationRecord, LeaderRecord, LinkRecord, MemberKey,
     NodeRecord, PlaceRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
 };
-use fairlead_model::{LinkId, NodeId, RelayId, RouteId};
+use fairlead_model::{ApiCode, LinkId, NodeId, RelayId, RouteId};
 use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX, Store, StoreRevision};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -64,6 +65,56 @@ pub enum LoadError {
         /// The key.
         key: String,
     },
+}
+
+/// A text that is one object's id and another one's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is the id of {what} {name} and the name of the {what} with the id {id}: say `{name}` for the one, \
+     `{id}` for the other"
+)]
+pub(crate) struct Ambiguous {
+    what: &'static str,
+    text: String,
+    /// The name of the one with this id.
+    name: String,
+    /// The id of the one with this name.
+    id: String,
+}
+
+impl From<Ambiguous> for ApiError {
+    fn from(error: Ambiguous) -> Self {
+        Self::new(ApiCode::Conflict, error.to_string())
+    }
+}
+
+/// The one object whose name or id the text is; `naming` gives both of an object.
+pub(crate) fn find<'a, T: Copy>(
+    what: &'static str,
+    objects: impl IntoIterator<Item = T>,
+    text: &str,
+    naming: impl Fn(T) -> (&'a str, String),
+) -> Result<Option<T>, Ambiguous> {
+    let (mut named, mut with_id) = (None, None);
+    for object in objects {
+        let (name, id) = naming(object);
+        if id == text {
+            with_id = Some((object, name));
+        } else if name == text {
+            named = Some((object, id));
+        }
+    }
+    match (named, with_id) {
+        (Some((_, id)), Some((_, name))) => Err(Ambiguous {
+            what,
+            text: text.to_owned(),
+            name: name.to_owned(),
+            id,
+        }),
+        (named, with_id) => Ok(named
+            .map(|(object, _)| object)
+            .or(with_id.map(|(object, _)| object))),
+    }
 }
 
 impl State {
@@ -189,21 +240,27 @@ impl State {
     }
 
     /// A relay by name or id.
-    pub(crate) fn find_relay(&self, name_or_id: &str) -> Option<&RelayRecord> {
-        let mut relays = self.relays.values().map(|k| &k.record);
-        relays.find(|r| r.name.0.as_str() == name_or_id || r.id.0.to_string() == name_or_id)
+    pub(crate) fn find_relay(&self, name_or_id: &str) -> Result<Option<&RelayRecord>, Ambiguous> {
+        let relays = self.relays.values().map(|k| &k.record);
+        find("relay", relays, name_or_id, |r| {
+            (r.name.0.as_str(), r.id.0.to_string())
+        })
     }
 
     /// A node by name or id.
-    pub(crate) fn find_node(&self, name_or_id: &str) -> Option<&NodeRecord> {
-        let mut nodes = self.nodes.values().map(|k| &k.record);
-        nodes.find(|n| n.name.0.as_str() == name_or_id || n.id.0.to_string() == name_or_id)
+    pub(crate) fn find_node(&self, name_or_id: &str) -> Result<Option<&NodeRecord>, Ambiguous> {
+        let nodes = self.nodes.values().map(|k| &k.record);
+        find("node", nodes, name_or_id, |n| {
+            (n.name.0.as_str(), n.id.0.to_string())
+        })
     }
 
     /// A link by name or id.
-    pub(crate) fn find_link(&self, name_or_id: &str) -> Option<&LinkRecord> {
-        let mut links = self.links.values().map(|k| &k.record);
-        links.find(|l| l.name.0.as_str() == name_or_id || l.id.0.to_string() == name_or_id)
+    pub(crate) fn find_link(&self, name_or_id: &str) -> Result<Option<&LinkRecord>, Ambiguous> {
+        let links = self.links.values().map(|k| &k.record);
+        find("link", links, name_or_id, |l| {
+            (l.name.0.as_str(), l.id.0.to_string())
+        })
     }
 
     /// The highest policy revision taken; 0 before the first.
@@ -260,4 +317,52 @@ fn many<K: Ord + FromStr, T: DeserializeOwned>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, Text};
+    use fairlead_model::WallTime;
+
+    /// A store may hold a name that is another's id: neither is taken for the other.
+    #[test]
+    fn a_name_that_is_anothers_id_stands_for_neither() {
+        let mut state = State::default();
+        let mut add = |n: u8, name: &str| {
+            let id = NodeId::from_bytes([n; 16]);
+            let record = NodeRecord {
+                id: Text(id),
+                name: Text(name.parse().unwrap()),
+                created_at: At::from(WallTime(0)),
+                enrolled: None,
+            };
+            let revision = StoreRevision(1);
+            state.nodes.insert(id, Kept { record, revision });
+            id
+        };
+        // In either order of their ids, and one that is its own name.
+        let (late, early) = (NodeId::from_bytes([9; 16]), NodeId::from_bytes([2; 16]));
+        let (thief, other) = (add(1, &late.to_string()), add(10, &early.to_string()));
+        add(9, "late");
+        add(2, "early");
+        let own = NodeId::from_bytes([5; 16]);
+        add(5, &own.to_string());
+        for (text, name, id) in [(late, "late", thief), (early, "early", other)] {
+            let error = state.find_node(&text.to_string()).unwrap_err();
+            assert_eq!(
+                (error.name.as_str(), error.id.as_str()),
+                (name, id.to_string().as_str())
+            );
+            let error = ApiError::from(error);
+            assert_eq!(error.code, ApiCode::Conflict);
+            // What the message advises does name one.
+            for (said, found) in [(name.to_owned(), text), (id.to_string(), id)] {
+                assert!(error.message.contains(&said), "{}", error.message);
+                assert_eq!(state.find_node(&said).unwrap().unwrap().id.0, found);
+            }
+        }
+        assert_eq!(state.find_node(&own.to_string()).unwrap().unwrap().id.0, own);
+        assert!(state.find_node("none").unwrap().is_none());
+    }
 }

@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::ledger::Change;
 use crate::record::{At, SettingRecord, Text, TokenRecord, key};
 use crate::setting::{self, Setting};
-use crate::state::State;
+use crate::state::{State, find};
 use crate::token::{SECRET_LEN_MAX, hash};
 use crate::view::Viewer;
 use fairlead_host::rng;
@@ -199,7 +199,7 @@ impl Control {
     /// Faults of the input; the name is taken.
     pub async fn add_token(&self, by: &Principal, input: AddToken) -> Result<IssuedToken, ApiError> {
         let mut faults = Faults::default();
-        let name: Option<Name> = faults.parse("name", &input.name);
+        let name = faults.take("name", Name::requested(&input.name));
         let scopes: BTreeSet<Scope> = input
             .scopes
             .iter()
@@ -255,11 +255,11 @@ impl Control {
     ) -> Result<TokenView, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let tokens = &turn.state().tokens;
-        let (hash, record) = tokens
-            .iter()
-            .find(|(_, k)| k.record.name == name_or_id || k.record.id.0.to_string() == name_or_id)
-            .map(|(hash, k)| (hash.clone(), k.record.clone()))
-            .ok_or_else(|| missing("token", name_or_id))?;
+        let (hash, kept) = find("token", tokens, name_or_id, |(_, k)| {
+            (&k.record.name, k.record.id.0.to_string())
+        })?
+        .ok_or_else(|| missing("token", name_or_id))?;
+        let (hash, record) = (hash.clone(), kept.record.clone());
         let is_system = |r: &TokenRecord| r.scopes.contains(&Text(Scope::System));
         if is_system(&record) && tokens.values().filter(|k| is_system(&k.record)).count() == 1 {
             return Err(ApiError::new(

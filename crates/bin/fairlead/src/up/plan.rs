@@ -168,7 +168,7 @@ fn link(place: &str, text: &str, faults: &mut Faults) -> Option<LinkPlan> {
         return None;
     };
     let mut parts = rest.split(',');
-    let name = faults.parse(place, name);
+    let name = faults.take(place, Name::requested(name));
     let listen = faults.parse(place, parts.next().unwrap_or_default());
     let mut target = None;
     let mut class = None;

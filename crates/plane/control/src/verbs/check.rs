@@ -29,7 +29,7 @@ impl Control {
             let viewer = Viewer::new(&self.0);
             let record = viewer
                 .state
-                .find_link(link)
+                .find_link(link)?
                 .ok_or_else(|| missing("link", link))?;
             let view = viewer.link(record);
             let relay = match relay {
@@ -40,7 +40,7 @@ impl Control {
                     )
                 })?,
                 Some(name_or_id) => {
-                    let named = viewer.state.find_relay(name_or_id);
+                    let named = viewer.state.find_relay(name_or_id)?;
                     let id = named.ok_or_else(|| missing("relay", name_or_id))?.id.0;
                     let carrying = view.relays.iter().find(|r| r.id == id).cloned();
                     carrying.ok_or_else(|| {

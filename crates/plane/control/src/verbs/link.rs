@@ -106,7 +106,7 @@ impl Control {
     /// No such link.
     pub async fn link(&self, name_or_id: &str) -> Result<LinkView, ApiError> {
         let viewer = Viewer::new(&self.0);
-        let record = viewer.state.find_link(name_or_id);
+        let record = viewer.state.find_link(name_or_id)?;
         record
             .map(|l| viewer.link(l))
             .ok_or_else(|| missing("link", name_or_id))
@@ -120,7 +120,7 @@ impl Control {
         let turn = self.0.ledger.turn().await?;
         let record = turn
             .state()
-            .find_link(name_or_id)
+            .find_link(name_or_id)?
             .cloned()
             .ok_or_else(|| missing("link", name_or_id))?;
         let view = Viewer::new(&self.0).link(&record);
@@ -146,7 +146,7 @@ impl Control {
 
 /// A node by name or id; a fault that names the nodes there are.
 fn node(state: &State, faults: &mut Faults, field: &str, name_or_id: &str) -> Option<NodeId> {
-    let found = state.find_node(name_or_id).map(|n| n.id.0);
+    let found = faults.take(field, state.find_node(name_or_id))?.map(|n| n.id.0);
     if found.is_none() {
         let shown: String = name_or_id.chars().take(80).collect();
         let known: Vec<&str> = state

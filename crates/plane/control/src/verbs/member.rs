@@ -21,7 +21,7 @@ impl Control {
     /// Faults of the input; the name or the address is taken; there is a local relay already.
     pub async fn add_relay(&self, by: &Principal, input: AddRelay) -> Result<Issued, ApiError> {
         let mut faults = Faults::default();
-        let name: Option<Name> = faults.parse("name", &input.name);
+        let name = faults.take("name", Name::requested(&input.name));
         let address = HostPort::parse(&input.address, Some(RELAY_PORT))
             .map_err(|e| faults.add("address", e))
             .ok();
@@ -78,7 +78,7 @@ impl Control {
     /// The name is malformed or taken.
     pub async fn add_node(&self, by: &Principal, name: &str) -> Result<Issued, ApiError> {
         let mut faults = Faults::default();
-        let name: Option<Name> = faults.parse("name", name);
+        let name = faults.take("name", Name::requested(name));
         let name = faults.into_result(name)?;
         let turn = self.0.ledger.turn().await?;
         let nodes = &turn.state().nodes;
@@ -119,7 +119,7 @@ impl Control {
         let mut change = Change::default();
         let subject = match role {
             MemberRole::Relay => {
-                let before = state.find_relay(name_or_id).ok_or_else(missing)?;
+                let before = state.find_relay(name_or_id)?.ok_or_else(missing)?;
                 if let Some(enrolled) = &before.enrolled {
                     refuse_connected(role, &before.name.0, enrolled)?;
                     change.put(
@@ -133,7 +133,7 @@ impl Control {
                 Subject::relay(before)
             }
             MemberRole::Node => {
-                let before = state.find_node(name_or_id).ok_or_else(missing)?;
+                let before = state.find_node(name_or_id)?.ok_or_else(missing)?;
                 if let Some(enrolled) = &before.enrolled {
                     refuse_connected(role, &before.name.0, enrolled)?;
                     change.put(
@@ -221,7 +221,7 @@ impl Control {
     /// No such relay.
     pub async fn relay(&self, name_or_id: &str) -> Result<RelayView, ApiError> {
         let viewer = Viewer::new(&self.0);
-        let record = viewer.state.find_relay(name_or_id);
+        let record = viewer.state.find_relay(name_or_id)?;
         record
             .map(|r| viewer.relay(r))
             .ok_or_else(|| missing("relay", name_or_id))
@@ -246,7 +246,7 @@ impl Control {
     /// No such node.
     pub async fn node(&self, name_or_id: &str) -> Result<NodeView, ApiError> {
         let viewer = Viewer::new(&self.0);
-        let record = viewer.state.find_node(name_or_id);
+        let record = viewer.state.find_node(name_or_id)?;
         record
             .map(|n| viewer.node(n))
             .ok_or_else(|| missing("node", name_or_id))

@@ -28,7 +28,7 @@ impl Control {
         let turn = self.0.ledger.turn().await?;
         let state = turn.state();
         let record = state
-            .find_node(name_or_id)
+            .find_node(name_or_id)?
             .cloned()
             .ok_or_else(|| missing("node", name_or_id))?;
         let id = record.id.0;
@@ -65,7 +65,7 @@ impl Control {
         let turn = self.0.ledger.turn().await?;
         let state = turn.state();
         let record = state
-            .find_relay(name_or_id)
+            .find_relay(name_or_id)?
             .cloned()
             .ok_or_else(|| missing("relay", name_or_id))?;
         let id = record.id.0;
