@@ -8,6 +8,7 @@
 use crate::api::ApiError;
 use crate::audit::{AuditHead, AuditNote};
 use crate::record::key;
+use crate::seal::seal;
 use crate::state::{LoadError, State};
 use fairlead_host::{Clock, rng};
 use fairlead_model::ApiCode;
@@ -62,7 +63,9 @@ impl Change {
     pub(crate) fn put(&mut self, key: impl Into<String>, record: &impl Serialize) {
         match serde_json::to_vec(record) {
             Ok(value) => {
-                self.writes.insert(key.into(), Some(value));
+                let key = key.into();
+                let value = seal(&key, value);
+                self.writes.insert(key, Some(value));
             }
             Err(error) => self.fault = Some(error),
         }
@@ -171,6 +174,7 @@ impl Ledger {
         }
         if noted {
             let value = serde_json::to_vec(&head).map_err(CommitError::Encode)?;
+            let value = seal(key::AUDIT_HEAD, value);
             writes.insert(key::AUDIT_HEAD.to_owned(), Some(value));
         }
         let mut preconditions: Vec<Precondition> = writes
@@ -275,6 +279,33 @@ mod tests {
         let again = ledger(dir.path()).await;
         assert_eq!(again.state().settings["x"].record.value, "2");
         assert_eq!(again.state().audit_head.as_ref().unwrap().record.seq, 2);
+    }
+
+    /// A record that the disk has changed keeps the control plane from opening, and is named; one
+    /// of a version that wrote no sums is taken.
+    #[tokio::test]
+    async fn a_record_that_was_changed_is_told_at_load() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = ledger(dir.path()).await;
+        one.turn().await.unwrap().commit(setting("1")).await.unwrap();
+        let stored = one.store.scan(key::SETTING, None, 1).await.unwrap().remove(0);
+        let text = String::from_utf8(stored.value.to_vec()).unwrap();
+        assert!(text.contains(r#""value":"1""#), "{text}");
+        let changed = text.replace(r#""value":"1""#, r#""value":"9""#);
+        let put = |value: &str| vec![Op::put(stored.key.clone(), value.as_bytes().to_vec())];
+        one.store.apply(Vec::new(), put(&changed)).await.unwrap();
+        let error = State::load(&*one.store).await.unwrap_err();
+        assert!(
+            matches!(&error, LoadError::Changed { key } if *key == stored.key),
+            "{error}"
+        );
+        assert!(error.to_string().contains("restore"), "{error}");
+        one.store
+            .apply(Vec::new(), put(r#"{"value":"9"}"#))
+            .await
+            .unwrap();
+        let state = State::load(&*one.store).await.unwrap();
+        assert_eq!(state.settings["x"].record.value, "9");
     }
 
     #[tokio::test]

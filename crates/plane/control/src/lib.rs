@@ -32,6 +32,7 @@ pub mod readiness;
 mod reconcile;
 mod record;
 mod revocation;
+mod seal;
 mod serve;
 mod session;
 pub mod setting;

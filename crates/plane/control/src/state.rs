@@ -7,6 +7,7 @@ use crate::record::{
     CounterRecord, EnrolmentRecord, HeadRecord, InstallationRecord, LeaderRecord, LinkRecord, MemberKey,
     NodeRecord, PlaceRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
 };
+use crate::seal::is_intact;
 use fairlead_model::{ApiCode, LinkId, NodeId, RelayId, RouteId};
 use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX, Store, StoreRevision};
 use serde::de::DeserializeOwned;
@@ -58,6 +59,15 @@ pub enum LoadError {
         /// What is wrong.
         #[source]
         source: serde_json::Error,
+    },
+    /// A record has changed since it was written.
+    #[error(
+        "the store's record `{key}` is not what was written there: the disk, or who else wrote to it, has changed \
+         it; restore the control plane's folder from a backup"
+    )]
+    Changed {
+        /// Its key.
+        key: String,
     },
     /// A key that this version does not know.
     #[error("the store's record `{key}` is unknown: a newer version wrote it")]
@@ -270,6 +280,9 @@ impl State {
 }
 
 fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, LoadError> {
+    if !is_intact(key, value) {
+        return Err(LoadError::Changed { key: key.to_owned() });
+    }
     serde_json::from_slice(value).map_err(|source| LoadError::Record {
         key: key.to_owned(),
         source,
