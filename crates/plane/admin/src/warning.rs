@@ -110,6 +110,19 @@ impl Found {
 
 fn pool(look: &Look, found: &mut Found) {
     let status = &look.status;
+    if status.audit_broken > 0 {
+        found.add(
+            Severity::Critical,
+            "AUDIT_BROKEN",
+            ("pool", String::new(), ""),
+            format!(
+                "The audit log is broken at entry {}: it is not what the control plane wrote.",
+                status.audit_broken
+            ),
+            "The disk is failing, or somebody wrote to the store: look at its host, and compare the log with a \
+             backup's. Everything else is served as before.",
+        );
+    }
     let enrolled = look.relays.iter().filter(|relay| relay.enrolled_at.is_some());
     // One that refuses a policy as older admits under its last one.
     let admits = look

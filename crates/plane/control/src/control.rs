@@ -127,6 +127,8 @@ pub(crate) struct Inner {
     pub(crate) epoch: PolicyEpoch,
     /// When the last one was alive for the last time; `None` at the first start.
     pub(crate) last_pulse: Option<WallTime>,
+    /// The first entry of the audit log that is not as it was written; 0 while none is known.
+    pub(crate) audit_broken: AtomicU64,
     /// Wakes the reconcile loop: something was observed.
     pub(crate) wake: Notify,
     /// Cancelled when serving ends.
@@ -210,6 +212,7 @@ impl Control {
             term: AtomicU64::new(term.0),
             epoch,
             last_pulse,
+            audit_broken: AtomicU64::new(0),
             wake: Notify::new(),
             stopping: CancellationToken::new(),
             sessions: TaskTracker::new(),

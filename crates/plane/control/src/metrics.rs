@@ -62,6 +62,11 @@ const ROWS: &[Row] = &[
         help: "Entries of the audit log",
         of: |s| s.audit_seq,
     },
+    Row {
+        name: "audit_broken_entry",
+        help: "The first entry of the audit log that is not as it was written; 0 while none is known",
+        of: |s| s.audit_broken,
+    },
 ];
 
 /// The one label of gauges by member.

@@ -127,6 +127,10 @@ pub async fn serve(
     }
     let mut reconcile = JoinSet::new();
     reconcile.spawn(reconcile::run(Arc::clone(&inner), stop.clone()));
+    // A log of years takes seconds to read: members are not kept waiting for it.
+    let mut audit = JoinSet::new();
+    let checked = control.clone();
+    audit.spawn(async move { checked.watch_audit().await });
     let grpc = tonic::service::Routes::new(service(Arc::clone(&inner)))
         .prepare()
         .into_axum_router();

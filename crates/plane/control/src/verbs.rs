@@ -24,6 +24,7 @@ use fairlead_host::rng;
 use fairlead_model::{ApiCode, Name, TokenId};
 use fairlead_store::{Entry, ReadError, SCAN_LIMIT_MAX};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// Most admin tokens.
 const TOKENS_MAX: usize = 1_000;
@@ -109,6 +110,35 @@ impl Control {
     /// An entry was altered, removed or reordered, which the message names; the store cannot be
     /// read.
     pub async fn verify_audit(&self) -> Result<u64, ApiError> {
+        match self.first_broken().await? {
+            (entries, None) => Ok(entries),
+            (_, Some(seq)) => Err(ApiError::new(
+                ApiCode::Internal,
+                format!("the audit log is broken at entry {seq}: it was altered outside the control plane"),
+            )),
+        }
+    }
+
+    /// Checks the whole chain and keeps what is found, for the status: an installation whose log is
+    /// broken serves as before, and says so. Cancel safe.
+    pub async fn watch_audit(&self) {
+        match self.first_broken().await {
+            Ok((entries, broken)) => {
+                self.0.audit_broken.store(broken.unwrap_or(0), Ordering::Relaxed);
+                match broken {
+                    None => tracing::info!(entries, "the audit log is whole"),
+                    Some(entry) => tracing::error!(
+                        entry,
+                        "the audit log is broken at this entry: it was altered outside the control plane"
+                    ),
+                }
+            }
+            Err(error) => tracing::warn!(error = error.message, "the audit log cannot be checked"),
+        }
+    }
+
+    /// How many entries the chain has, and the first that does not follow the one before it.
+    async fn first_broken(&self) -> Result<(u64, Option<u64>), ApiError> {
         let newest = self
             .0
             .ledger
@@ -119,25 +149,21 @@ impl Control {
         let mut head = AuditHead::none();
         while head.seq < newest.seq {
             let page = self.audit_page(head.seq, SCAN_LIMIT_MAX).await?;
+            let next = |head: &AuditHead| Ok((newest.seq, Some(head.seq.saturating_add(1))));
             if page.is_empty() {
-                return Err(broken(head.seq.saturating_add(1)));
+                return next(&head);
             }
             for entry in &page {
-                let record = record(entry)?;
-                if !record.follows(&head) {
-                    return Err(broken(head.seq.saturating_add(1)));
+                match record(entry) {
+                    Ok(record) if record.follows(&head) => head = record.head(),
+                    Ok(_) | Err(_) => return next(&head),
                 }
-                head = record.head();
                 if head.seq == newest.seq {
                     break;
                 }
             }
         }
-        if head == newest {
-            Ok(head.seq)
-        } else {
-            Err(broken(newest.seq))
-        }
+        Ok((newest.seq, (head != newest).then_some(newest.seq)))
     }
 
     async fn audit_page(&self, after: u64, limit: usize) -> Result<Vec<Entry>, ApiError> {
@@ -325,13 +351,6 @@ fn full(what: &str, max: usize) -> ApiError {
 
 fn unreadable(error: ReadError) -> ApiError {
     ApiError::new(ApiCode::Unavailable, fairlead_telemetry::chain(&error))
-}
-
-fn broken(seq: u64) -> ApiError {
-    ApiError::new(
-        ApiCode::Internal,
-        format!("the audit log is broken at entry {seq}: it was altered outside the control plane"),
-    )
 }
 
 fn record(entry: &Entry) -> Result<AuditRecord, ApiError> {

@@ -440,6 +440,7 @@ impl<'a> Viewer<'a> {
             links_ready: count(links_ready.count()),
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
+            audit_broken: self.inner.audit_broken.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 }

@@ -144,6 +144,7 @@ fn look(relays: Vec<RelayView>, nodes: Vec<NodeView>, links: Vec<LinkView>) -> L
             links_ready: 0,
             links: links.len() as u64,
             audit_seq: 1,
+            audit_broken: 0,
         },
         relays,
         nodes,
@@ -154,6 +155,15 @@ fn look(relays: Vec<RelayView>, nodes: Vec<NodeView>, links: Vec<LinkView>) -> L
 fn lines(look: &Look) -> Vec<String> {
     let line = |w: &crate::json::Warning| format!("{} {} {}", w.severity, w.code, w.name);
     warnings(look).iter().map(line).collect()
+}
+
+/// R-UI-05: a broken audit log is said, with the entry.
+#[test]
+fn a_broken_audit_log_is_critical() {
+    let mut look = look(Vec::new(), Vec::new(), Vec::new());
+    look.status.audit_broken = 7;
+    assert_eq!(lines(&look), ["critical AUDIT_BROKEN "]);
+    assert!(warnings(&look)[0].message.contains("entry 7"));
 }
 
 #[test]

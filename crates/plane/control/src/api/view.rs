@@ -437,6 +437,9 @@ pub struct StatusView {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
+    /// The first audit entry that is not as it was written; 0 while none is known. The log is checked
+    /// after each start.
+    pub audit_broken: u64,
 }
 
 /// Everything that is shown, at one instant.

@@ -8,6 +8,36 @@ use fairlead_trust::admission::Verdict;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// R-UI-05: a start serves whatever the audit log holds, and says which entry was altered.
+#[tokio::test]
+async fn an_altered_audit_entry_is_said_after_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    plane.add_relay("one").await;
+    plane.control.watch_audit().await;
+    assert_eq!(plane.control.status().await.audit_broken, 0);
+    let clock = Arc::clone(&plane.clock);
+    plane.stop().await;
+    let folder = dir.path().join("store");
+    let store = fairlead_store::open(fairlead_store::Backend::Redb, &folder).unwrap();
+    let entry = store.scan("audit/", None, 2).await.unwrap().remove(1);
+    let altered = String::from_utf8(entry.value.to_vec())
+        .unwrap()
+        .replace("token", "tokem");
+    let put = fairlead_store::Op::put(entry.key, altered.into_bytes());
+    store.apply(Vec::new(), vec![put]).await.unwrap();
+    store.close().await;
+    drop(store);
+    let plane = Plane::start_with(dir.path(), true, clock).await;
+    plane
+        .until("the altered entry is said", async |c| {
+            c.status().await.audit_broken == 2
+        })
+        .await;
+    let error = plane.control.verify_audit().await.unwrap_err();
+    assert!(error.message.contains("entry 2"), "{}", error.message);
+}
+
 async fn go_on(graceful: bool) {
     let dir = tempfile::tempdir().unwrap();
     let plane = Plane::start(dir.path()).await;
