@@ -134,10 +134,10 @@ pub enum OpenError {
         source: EngineError,
     },
     /// The engine cannot read what is there, or cannot write.
-    #[error("the store in {} cannot be opened", dir.display())]
+    #[error("{} cannot be opened or made; it and its folder must belong to who runs this", file.display())]
     Engine {
-        /// The folder.
-        dir: PathBuf,
+        /// The engine's file or folder.
+        file: PathBuf,
         /// The engine's reason.
         #[source]
         source: EngineError,
@@ -178,13 +178,11 @@ pub(crate) fn open_with(
     let lock = lock(dir)?;
     check_marker(backend, dir)?;
     let failed = |source: EngineError| {
+        let file = backend.path(dir);
         if source.is_damage() {
-            let file = backend.path(dir);
-            return OpenError::Damaged { file, source };
-        }
-        OpenError::Engine {
-            dir: dir.to_owned(),
-            source,
+            OpenError::Damaged { file, source }
+        } else {
+            OpenError::Engine { file, source }
         }
     };
     let engine = backend.open_engine(dir).map_err(failed)?;

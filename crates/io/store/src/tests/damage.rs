@@ -96,6 +96,17 @@ fn an_emptied_redb_file_is_refused() {
     assert_eq!(fs::metadata(&file).unwrap().len(), 0);
 }
 
+/// What the system refuses is said of the file that it is about, whoever runs this.
+#[test]
+fn a_file_that_cannot_be_opened_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("store");
+    let file = dir.join("store.redb");
+    fs::create_dir_all(&file).unwrap();
+    let error = open(Backend::Redb, &dir).unwrap_err().to_string();
+    assert!(error.contains(&file.display().to_string()), "{error}");
+}
+
 /// What a kill left of a first opening is made anew.
 #[test]
 fn a_half_made_redb_file_is_made_anew() {
