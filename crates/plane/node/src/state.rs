@@ -86,8 +86,9 @@ impl NodeState {
     /// Counts this start of the daemon, which has locked `place`, and returns the new count, and the last run
     /// if it had locked the same: then it is dead. In a folder that was copied it may be alive. Blocking.
     ///
-    /// The count never falls below the wall clock in seconds, so that it still rises after its file
-    /// was lost: peers take a lower count for an old run of this daemon.
+    /// The count never falls below the wall clock in milliseconds, so that it still rises after its
+    /// file was lost: peers take a lower count for an old run of this daemon, and no two starts are
+    /// within one millisecond.
     pub(crate) fn count_boot(
         &mut self,
         clock: &dyn Clock,
@@ -101,9 +102,9 @@ impl NodeState {
             }
             Err(error @ (StateError::File(_) | StateError::TooLarge { .. })) => return Err(error),
         };
-        let clock_s = u64::try_from(clock.wall().0 / 1000).unwrap_or(0);
+        let clock_ms = u64::try_from(clock.wall().0).unwrap_or(0);
         let next = last.map_or(BootCounter(1), |(boot, _)| boot.next());
-        let boot = next.max(BootCounter(clock_s));
+        let boot = next.max(BootCounter(clock_ms));
         let mut bytes = boot.0.to_be_bytes().to_vec();
         bytes.extend(place.iter().flat_map(|place| place.to_bytes()));
         self.boot.save(&bytes)?;
@@ -217,8 +218,14 @@ mod tests {
             last = next;
         }
         std::fs::write(dir.path().join("boot.state"), b"junk").unwrap();
-        // Within the second in which it was lost it may stand still, never fall by more than the
-        // starts of that second.
-        assert!(state.count_boot(&clock, None).unwrap().boot.0 + 3 >= last.0);
+        // Counts that were taken faster than any daemon starts are ahead of the clock.
+        let passed = |ms: u64| while clock.wall().0 <= i64::try_from(ms).unwrap() {};
+        passed(last.0);
+        let first = state.count_boot(&clock, None).unwrap().boot;
+        assert!(first > last);
+        // Within the same second, and with no file at all.
+        std::fs::remove_file(dir.path().join("boot.state")).unwrap();
+        passed(first.0);
+        assert!(state.count_boot(&clock, None).unwrap().boot > first);
     }
 }
