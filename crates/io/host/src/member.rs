@@ -79,6 +79,9 @@ pub struct FieldFault {
     pub message: String,
 }
 
+/// What to do about a damaged file of a member's folder.
+pub const MEND: &str = "restore the member's folder from a backup, or enrol this host anew";
+
 /// Why a member's folder could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
@@ -86,7 +89,7 @@ pub enum MemberError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is not the JSON that it should be.
-    #[error("{} is malformed", path.display())]
+    #[error("{} is malformed; {MEND}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -96,7 +99,7 @@ pub enum MemberError {
     },
     /// Fields have faults; all of them are listed.
     #[error(
-        "{} is not valid: {}",
+        "{} is not valid; {MEND}: {}",
         path.display(),
         faults.iter().map(|f| format!("{}: {}", f.field, f.message)).collect::<Vec<_>>().join("; ")
     )]

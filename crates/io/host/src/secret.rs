@@ -2,6 +2,7 @@
 
 use crate::file::{self, FileError};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -24,6 +25,10 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 pub fn read(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let file = File::open(path).map_err(|e| FileError::io("open", path, e))?;
     let meta = file.metadata().map_err(|e| FileError::io("read", path, e))?;
+    if meta.is_dir() {
+        // Its mode is a folder's: that is not what is wrong.
+        return Err(FileError::io("read", path, io::ErrorKind::IsADirectory.into()));
+    }
     let mode = meta.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(FileError::Exposed {
@@ -37,6 +42,16 @@ pub fn read(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_in_its_place_is_called_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = read(dir.path(), 10).unwrap_err();
+        let FileError::Io { source, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(source.kind(), io::ErrorKind::IsADirectory);
+    }
 
     #[test]
     fn exposed_secrets_are_refused_with_the_way_out() {

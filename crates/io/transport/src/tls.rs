@@ -19,9 +19,10 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, We
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme, version};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// ALPN of gRPC.
 const ALPN_GRPC: &[u8] = b"h2";
@@ -57,12 +58,12 @@ impl fmt::Debug for TlsMaterial<'_> {
 pub enum TlsError {
     /// A file holds no PEM of the right kind.
     #[error("the {0} holds no PEM of its kind, or malformed PEM")]
-    Pem(&'static str),
+    Pem(TlsFile),
     /// More certificates than the bound.
     #[error("the {what} holds more than {CERTIFICATES_MAX} certificates")]
     TooMany {
         /// Which file.
-        what: &'static str,
+        what: TlsFile,
     },
     /// The leaf's identity cannot be read.
     #[error("the certificate has no identity of this installation")]
@@ -78,9 +79,57 @@ pub enum TlsError {
     /// The key is of no kind that TLS takes, or does not belong to the certificate.
     #[error("the private key does not fit the certificate")]
     Key(#[source] rustls::Error),
+    /// A CA certificate that is none.
+    #[error("the CA file holds a certificate that is malformed")]
+    Root(#[source] rustls::Error),
+    /// The member's own certificate is not of the CAs that it trusts: one of the two is damaged.
+    #[error("the CA file's certificates did not sign the member's own: the one or the other is damaged")]
+    Unproven(#[source] rustls::Error),
     /// rustls refuses a setting.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
+}
+
+/// One of the files that [`TlsMaterial`] is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsFile {
+    /// The certificate chain.
+    Chain,
+    /// The private key.
+    Key,
+    /// The CA certificates.
+    Roots,
+}
+
+impl TlsFile {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chain => "certificate file",
+            Self::Key => "key file",
+            Self::Roots => "CA file",
+        }
+    }
+}
+
+impl fmt::Display for TlsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl TlsError {
+    /// The file whose content is at fault, for who knows its path: of a pair that does not fit, the
+    /// one to look at first.
+    #[must_use]
+    pub const fn file(&self) -> Option<TlsFile> {
+        match self {
+            Self::Pem(file) | Self::TooMany { what: file } => Some(*file),
+            Self::Certificate(_) | Self::Identity { .. } => Some(TlsFile::Chain),
+            Self::Key(_) => Some(TlsFile::Key),
+            Self::Root(_) | Self::Unproven(_) => Some(TlsFile::Roots),
+            Self::Setup(_) => None,
+        }
+    }
 }
 
 /// The material in use.
@@ -127,6 +176,25 @@ impl MemberTls {
             provider,
             material: Arc::new(ArcSwap::from_pointee(loaded)),
         })
+    }
+
+    /// Checks that the CAs in use signed the member's own certificate, whatever the clock says: where
+    /// they did not, no peer would be believed, and nobody would believe the member.
+    ///
+    /// # Errors
+    /// [`TlsError::Unproven`].
+    pub fn check_own(&self) -> Result<(), TlsError> {
+        let material = self.material.load();
+        let Some((leaf, rest)) = material.certified.cert.split_first() else {
+            return Ok(());
+        };
+        let last = u64::try_from(material.not_after.0 / 1000).unwrap_or(0);
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(last.saturating_sub(1)));
+        material
+            .clients
+            .verify_client_cert(leaf, rest, now)
+            .map(drop)
+            .map_err(TlsError::Unproven)
     }
 
     /// Takes renewed material: later handshakes use it, live connections keep theirs (R-ENR-08).
@@ -237,12 +305,12 @@ fn load(
     own: Identity,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Material, TlsError> {
-    let chain = certificates(material.chain_pem, "certificate file")?;
+    let chain = certificates(material.chain_pem, TlsFile::Chain)?;
     let (found, validity) = identity_of_chain(&chain, &material.domain).map_err(TlsError::Certificate)?;
     if found != own {
         return Err(TlsError::Identity { expected: own, found });
     }
-    let key = PrivateKeyDer::from_pem_slice(material.key_pem).map_err(|_| TlsError::Pem("key file"))?;
+    let key = PrivateKeyDer::from_pem_slice(material.key_pem).map_err(|_| TlsError::Pem(TlsFile::Key))?;
     let key = provider
         .key_provider
         .load_private_key(key)
@@ -253,8 +321,8 @@ fn load(
         Err(error) => return Err(TlsError::Key(error)),
     }
     let mut roots = RootCertStore::empty();
-    for root in certificates(material.roots_pem, "CA file")? {
-        roots.add(root).map_err(TlsError::Setup)?;
+    for root in certificates(material.roots_pem, TlsFile::Roots)? {
+        roots.add(root).map_err(TlsError::Root)?;
     }
     let roots = Arc::new(roots);
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
@@ -268,7 +336,7 @@ fn load(
     })
 }
 
-fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(pem: &str, what: TlsFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .take(CERTIFICATES_MAX + 1)
         .collect::<Result<_, _>>()

@@ -3,14 +3,15 @@
 
 use crate::association::Associations;
 use bytes::Bytes;
-use fairlead_host::member::{MemberConfig, MemberError, MemberFolder, TrustBundle as HeldBundle};
+use fairlead_host::member::{MEND, MemberConfig, MemberError, MemberFolder, TrustBundle as HeldBundle};
 use fairlead_host::{FileError, file, rng};
 use fairlead_model::{TrustDomain, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
 use fairlead_rpc::{DecodeError, TrustBundle};
-use fairlead_transport::{MemberTls, TlsError, TlsMaterial};
+use fairlead_transport::{MemberTls, TlsError, TlsFile, TlsMaterial};
 use fairlead_trust::{Keyring, VerifyingKey};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -47,11 +48,17 @@ pub enum IdentityFault {
     #[error(transparent)]
     Folder(#[from] MemberError),
     /// Certificate, key or roots.
-    #[error("the member's certificate cannot be used")]
-    Tls(#[from] TlsError),
+    #[error("{} cannot be used; {MEND}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: TlsError,
+    },
     /// A key of the trust bundle.
-    #[error("the member's trust.json holds a key that is none")]
-    Keys,
+    #[error("{} holds a key that is none; {MEND}", .0.display())]
+    Keys(PathBuf),
 }
 
 /// Why a trust bundle was not taken.
@@ -105,9 +112,16 @@ impl IdentityKeeper {
             roots_pem: &roots,
             domain: config.trust_domain.clone(),
         };
-        let tls = Arc::new(MemberTls::new(&material, config.identity())?);
+        let usable = MemberTls::new(&material, config.identity()).and_then(|tls| {
+            tls.check_own()?;
+            Ok(Arc::new(tls))
+        });
+        let tls = usable.map_err(|source| IdentityFault::Tls {
+            path: path_of(&source, &folder),
+            source,
+        })?;
         let bundle = folder.load_trust()?;
-        let keys = keyring(&bundle)?;
+        let keys = keyring(&bundle).ok_or_else(|| IdentityFault::Keys(folder.trust_path()))?;
         let keeper = Self {
             folder,
             domain: config.trust_domain.clone(),
@@ -226,13 +240,23 @@ async fn blocking<T: Send + 'static>(
         .unwrap_or(Err(RenewError::Stopped))
 }
 
-fn keyring(bundle: &HeldBundle) -> Result<Keyring, IdentityFault> {
+fn keyring(bundle: &HeldBundle) -> Option<Keyring> {
     let keys: Option<Vec<VerifyingKey>> = bundle
         .policy_keys
         .iter()
         .map(|key| VerifyingKey::from_bytes(key).ok())
         .collect();
-    Keyring::new(keys.ok_or(IdentityFault::Keys)?).map_err(|_| IdentityFault::Keys)
+    Keyring::new(keys?).ok()
+}
+
+/// The member's file that the fault is in.
+fn path_of(error: &TlsError, folder: &MemberFolder) -> PathBuf {
+    match error.file() {
+        Some(TlsFile::Chain) => folder.cert_path(),
+        Some(TlsFile::Key) => folder.key_path(),
+        Some(TlsFile::Roots) => folder.ca_path(),
+        None => folder.dir().join("identity"),
+    }
 }
 
 fn to_pem(certificates: &[Bytes]) -> String {
@@ -283,6 +307,39 @@ mod tests {
         keeper.take_chain(&[renewed]).unwrap();
         assert!(!keeper.renewal_due(due));
         assert_eq!(load().tls.not_after(), keeper.tls.not_after());
+    }
+
+    /// A damaged file is named with what to do, the CA file too where its damage is in a signature.
+    #[test]
+    fn a_damaged_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        authority.enrol(dir.path(), MemberRole::Node(NodeId::from_bytes([3; 16])), None);
+        let folder = MemberFolder::new(dir.path().to_owned());
+        let load = || IdentityKeeper::load(folder.clone(), &folder.load().unwrap()).map(drop);
+        load().unwrap();
+        let mut ca = pem::parse(folder.ca_pem().unwrap()).unwrap().into_contents();
+        // A byte of the CA's public key, in the middle of its certificate.
+        let bits = [0x03, 0x21, 0x00];
+        let at = ca.windows(bits.len()).position(|w| w == bits).unwrap();
+        ca[at + 8] ^= 1;
+        let other_ca = pem::encode(&pem::Pem::new("CERTIFICATE", ca));
+        let rows: [(PathBuf, &[u8]); 5] = [
+            (folder.ca_path(), other_ca.as_bytes()),
+            (folder.ca_path(), b"junk"),
+            (folder.cert_path(), b"junk"),
+            (folder.key_path(), b"junk"),
+            (folder.trust_path(), b"junk"),
+        ];
+        for (path, bytes) in rows {
+            let whole = std::fs::read(&path).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            let error = fairlead_telemetry::chain(&load().unwrap_err());
+            assert!(error.contains(&path.display().to_string()), "{error}");
+            assert!(error.contains("backup") && error.contains("enrol"), "{error}");
+            std::fs::write(&path, whole).unwrap();
+        }
+        load().unwrap();
     }
 
     /// R-ENR-08: what TLS does not take is neither written nor used.

@@ -5,7 +5,7 @@ use crate::state::{Documents, DocumentsError, GRANT_LEN_MAX, GRANTS_MAX, NodeSta
 use bytes::Bytes;
 use fairlead_model::{LeaderTerm, NodeId, PolicyEpoch, RelayId, Revision, RouteId, WallTime};
 use fairlead_rpc::signed::{self, OpenError};
-use fairlead_trust::{Consumption, Grant, Keyring, NodePolicy, Verified};
+use fairlead_trust::{Consumption, Grant, Keyring, NodePolicy, Verified, VerifyError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -212,6 +212,17 @@ impl ViewKeeper {
                 self.kept.documents.policy = Some(bytes);
                 self.kept.policy = Some(policy);
                 self.publish();
+            }
+            // It was verified when it was saved: the keys are suspect, not the policy. It is kept, for
+            // keys that come or are restored.
+            Err(error @ Refused::Policy(OpenError::Verify(VerifyError::Signature { .. }))) => {
+                tracing::warn!(
+                    error = fairlead_telemetry::chain(&error),
+                    "no key in trust.json made the kept node policy's signature: trust.json is damaged, or the \
+                     policy's key was withdrawn; waiting for the control plane. If its policies are refused too, \
+                     restore trust.json from a backup, or enrol this host anew"
+                );
+                self.documents.policy = Some(bytes);
             }
             Err(error) => tracing::warn!(
                 error = fairlead_telemetry::chain(&error),

@@ -7,7 +7,8 @@ use fairlead_host::member::{MemberConfig, MemberError, MemberFolder, TrustBundle
 use fairlead_model::WallTime;
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
-use fairlead_transport::{MemberTls, TlsError, TlsMaterial};
+use fairlead_transport::{MemberTls, TlsError, TlsFile, TlsMaterial};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Channel;
@@ -59,8 +60,25 @@ pub(crate) fn load(
             domain: member.trust_domain.clone(),
         },
         member.identity(),
-    )?;
-    Ok(Arc::new(tls))
+    );
+    let usable = tls.and_then(|tls| {
+        tls.check_own()?;
+        Ok(Arc::new(tls))
+    });
+    usable.map_err(|source| crate::SupervisorError::Tls {
+        path: path_of(&source, folder),
+        source,
+    })
+}
+
+/// The member's file that the fault is in.
+fn path_of(error: &TlsError, folder: &MemberFolder) -> PathBuf {
+    match error.file() {
+        Some(TlsFile::Chain) => folder.cert_path(),
+        Some(TlsFile::Key) => folder.key_path(),
+        Some(TlsFile::Roots) => folder.ca_path(),
+        None => folder.dir().join("identity"),
+    }
 }
 
 /// Takes a new chain or new roots, the other being what the files hold: checked, then on disk by

@@ -19,7 +19,7 @@ mod session;
 mod shared;
 
 use crate::metrics::SupervisorMetrics;
-use fairlead_host::member::{MemberError, MemberFolder, MemberRole, RuntimeInfo};
+use fairlead_host::member::{MEND, MemberError, MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, LockError, SystemClock};
 use fairlead_telemetry::{Health, Metrics, ServeError};
 use fairlead_transport::{CarrierConfig, DialError, Dialler, TlsError};
@@ -71,8 +71,14 @@ pub enum SupervisorError {
     #[error("{} is a node's folder: run `fairlead run node` there", .0.display())]
     NotRelay(PathBuf),
     /// Certificate and key.
-    #[error("the relay's certificate cannot be used")]
-    Tls(#[from] TlsError),
+    #[error("{} cannot be used; {MEND}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: TlsError,
+    },
     /// The probe's sockets.
     #[error("sockets for probes cannot be opened")]
     Dialler(#[from] DialError),

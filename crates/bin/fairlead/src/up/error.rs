@@ -64,8 +64,8 @@ pub(crate) enum UpError {
     #[error("the control plane's files cannot be used: {0}")]
     Client(String),
     #[error(
-        "the control plane does not take the token in {}: it was revoked. Put another admin token with the scope \
-         admin:system there",
+        "the control plane does not take the token in {}: it was revoked, or the file is damaged. Put \
+         another admin token with the scope admin:system there",
         .0.display()
     )]
     Revoked(PathBuf),

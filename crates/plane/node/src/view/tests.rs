@@ -113,6 +113,25 @@ fn kept_documents_are_verified_again() {
     assert!(set_aside.subscribe().borrow().policy().is_none());
 }
 
+/// The keys are at fault, not what they verified once: it outlives a save under the wrong keys, and
+/// is used again with the right ones.
+#[test]
+fn a_policy_of_an_unknown_key_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let policy = authority.node_policy(&policy(&authority, 1, 1, 5));
+    keeper(&authority, dir.path()).offer_policy(policy).unwrap();
+    let other_key = Keyring::new([authority.grant_key.verifying_key()]).unwrap();
+    let mut wrong = ViewKeeper::load(NODE, other_key, NodeState::new(dir.path()));
+    assert!(wrong.subscribe().borrow().policy().is_none());
+    wrong.offer_grants(vec![Bytes::from_static(b"grant")]).unwrap();
+    drop(wrong);
+    assert_eq!(
+        keeper(&authority, dir.path()).head(),
+        (PolicyEpoch(1), Revision(5))
+    );
+}
+
 #[test]
 fn the_set_of_grants_is_bounded() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
