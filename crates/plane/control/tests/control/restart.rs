@@ -36,6 +36,7 @@ async fn an_altered_audit_entry_is_said_after_a_start() {
         .await;
     let error = plane.control.verify_audit().await.unwrap_err();
     assert!(error.message.contains("entry 2"), "{}", error.message);
+    plane.stop().await;
 }
 
 async fn go_on(graceful: bool) {
