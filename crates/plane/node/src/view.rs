@@ -222,7 +222,7 @@ impl ViewKeeper {
                      policy's key was withdrawn; waiting for the control plane. If its policies are refused too, \
                      restore trust.json from a backup, or enrol this host anew"
                 );
-                self.documents.policy = Some(bytes);
+                self.kept.documents.policy = Some(bytes);
             }
             Err(error) => tracing::warn!(
                 error = fairlead_telemetry::chain(&error),
