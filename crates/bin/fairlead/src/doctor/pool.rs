@@ -76,10 +76,15 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
             subject.warning("warning", found, &warning.action);
         }
     }
-    let paths = paths(&relays, &nodes, &links, &pool.links);
+    let tried: Vec<&json::Relay> = relays.iter().copied().filter(|r| !is_stopped(r)).collect();
+    let paths = paths(&tried, &nodes, &links, &pool.links);
     for relay in &relays {
         let mut subject = report.on(format!("relay {}", relay.name));
         member_relay(&mut subject, relay);
+        if is_stopped(relay) {
+            subject.unmeasured("port", STOPPED, "");
+            continue;
+        }
         listeners(&mut subject, relay).await;
         reach(&mut subject, relay, &pool.nodes);
     }
@@ -90,7 +95,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     for link in &links {
         member_link(&mut report.on(format!("link {}", link.name)), link);
     }
-    tunnels(&mut report, &client, flags, &paths, &relays).await;
+    tunnels(&mut report, &client, flags, &paths, &tried).await;
     Ok(report)
 }
 
@@ -144,6 +149,18 @@ fn control(report: &mut Report, status: &json::Status) {
     );
 }
 
+/// Why nothing further is tried of a relay that was stopped in order.
+const STOPPED: &str = "the relay was stopped in order: its port, its nodes and its tunnels are not tried";
+
+/// Whether a relay was stopped in order: that explains whatever does not answer.
+fn is_stopped(relay: &json::Relay) -> bool {
+    relay.state == "offline"
+        && relay
+            .worker
+            .as_ref()
+            .is_some_and(|worker| worker.state == "stopped")
+}
+
 fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
     match relay.state.as_str() {
         "ready" => subject.ok(
@@ -154,6 +171,11 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
             subject.warning("state", relay.state_reason.clone(), &enrol("relay", &relay.name));
             return;
         }
+        state if is_stopped(relay) => subject.failed(
+            "state",
+            format!("{state}: {}", relay.state_reason),
+            "start its relay service, if that was not meant to last",
+        ),
         state => subject.failed(
             "state",
             format!("{state}: {}", relay.state_reason),
@@ -162,6 +184,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
     }
     match &relay.worker {
         None => subject.unmeasured("worker", "its supervisor has not reported", ""),
+        Some(_) if is_stopped(relay) => subject.unmeasured("worker", "it ended with its supervisor", ""),
         Some(w) if w.state != "listening" => subject.failed(
             "worker",
             format!("{}; last exit: {}", w.state, or_none(&w.last_exit)),

@@ -165,3 +165,26 @@ fn a_taken_listen_address_has_its_own_advice() {
         "{advice:?}"
     );
 }
+
+/// A relay that was stopped in order has one fault, that it is stopped; no firewall is blamed.
+#[test]
+fn a_relay_that_was_stopped_has_one_fault() {
+    let stopped = relay(|r| {
+        r.state = "offline".to_owned();
+        r.state_reason = "its supervisor was stopped".to_owned();
+        if let Some(worker) = &mut r.worker {
+            worker.state = "stopped".to_owned();
+            worker.pid = 0;
+        }
+    });
+    assert!(is_stopped(&stopped));
+    let found = checks(|s| member_relay(s, &stopped));
+    let failed: Vec<&str> = found
+        .iter()
+        .filter(|c| c.outcome == Outcome::Failed)
+        .map(|c| c.check)
+        .collect();
+    assert_eq!(failed, ["state"]);
+    assert!(one(&found, "state").advice.contains("start its relay service"));
+    assert_eq!(one(&found, "worker").outcome, Outcome::NotMeasured);
+}
