@@ -149,7 +149,16 @@ pub(crate) fn copies(c: &json::Copies) -> String {
     } else {
         format!("; met by {}", c.met_by.join(", "))
     };
-    format!("{} is kept, {} is refused{met_by}", c.kept, c.refused)
+    let last_seen = short_time(&c.last_seen);
+    format!(
+        "{} is kept, {} is refused, last seen {last_seen}{met_by}",
+        c.kept, c.refused
+    )
+}
+
+/// A worker that has ended has none.
+fn pid(pid: u32) -> String {
+    if pid == 0 { String::new() } else { pid.to_string() }
 }
 
 pub(super) fn relay(r: &json::Relay) {
@@ -170,12 +179,13 @@ pub(super) fn relay(r: &json::Relay) {
         ("policy applied", head(r.policy.applied)),
         ("policy refused", r.policy.refused.clone()),
         ("lease until", optional(r.policy.lease_not_after.as_ref())),
+        ("removable after", optional(r.removable_after.as_ref())),
         ("endpoints", r.endpoints.to_string()),
     ];
     if let Some(w) = &r.worker {
         facts.extend([
             ("worker", w.state.clone()),
-            ("worker pid", w.pid.to_string()),
+            ("worker pid", pid(w.pid)),
             ("worker version", w.version.clone()),
             ("worker restarts", w.restarts.to_string()),
             ("worker last exit", w.last_exit.clone()),
