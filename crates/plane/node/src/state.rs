@@ -9,6 +9,7 @@ use fairlead_host::{Clock, LockPlace, StateError, StateFile};
 use fairlead_model::BootCounter;
 use fairlead_transport::PairRun;
 use std::path::Path;
+use std::time::Duration;
 
 /// Greatest signed node policy: the envelope's own limit for payloads (1 MiB) and its frame.
 pub(crate) const POLICY_LEN_MAX: usize = 1024 * 1024 + 1024;
@@ -86,9 +87,10 @@ impl NodeState {
     /// Counts this start of the daemon, which has locked `place`, and returns the new count, and the last run
     /// if it had locked the same: then it is dead. In a folder that was copied it may be alive. Blocking.
     ///
-    /// The count never falls below the wall clock in milliseconds, so that it still rises after its
-    /// file was lost: peers take a lower count for an old run of this daemon, and no two starts are
-    /// within one millisecond.
+    /// The count never falls below the wall clock in seconds, so that it still rises after its file was
+    /// lost: peers take a lower count for an old run of this daemon. Where it was lost this waits for the
+    /// second's end, since the run before may have begun in the same. It is in seconds because registrations
+    /// keep 32 bits of it (R-ADM-04).
     pub(crate) fn count_boot(
         &mut self,
         clock: &dyn Clock,
@@ -102,9 +104,14 @@ impl NodeState {
             }
             Err(error @ (StateError::File(_) | StateError::TooLarge { .. })) => return Err(error),
         };
-        let clock_ms = u64::try_from(clock.wall().0).unwrap_or(0);
+        let wall_ms = u64::try_from(clock.wall().0).unwrap_or(0);
+        let mut clock_s = wall_ms / 1000;
+        if last.is_none() && self.documents.path().exists() {
+            std::thread::sleep(Duration::from_millis(1000 - wall_ms % 1000));
+            clock_s += 1;
+        }
         let next = last.map_or(BootCounter(1), |(boot, _)| boot.next());
-        let boot = next.max(BootCounter(clock_ms));
+        let boot = next.max(BootCounter(clock_s));
         let mut bytes = boot.0.to_be_bytes().to_vec();
         bytes.extend(place.iter().flat_map(|place| place.to_bytes()));
         self.boot.save(&bytes)?;
@@ -217,15 +224,16 @@ mod tests {
             assert!(next > last);
             last = next;
         }
-        std::fs::write(dir.path().join("boot.state"), b"junk").unwrap();
-        // Counts that were taken faster than any daemon starts are ahead of the clock.
-        let passed = |ms: u64| while clock.wall().0 <= i64::try_from(ms).unwrap() {};
-        passed(last.0);
+        // What a registration's epoch keeps of it.
+        assert!(u32::try_from(last.0).is_ok(), "{last:?}");
+        state.save(&Documents::default()).unwrap();
+        let file = dir.path().join("boot.state");
+        std::fs::write(&file, b"junk").unwrap();
         let first = state.count_boot(&clock, None).unwrap().boot;
-        assert!(first > last);
-        // Within the same second, and with no file at all.
-        std::fs::remove_file(dir.path().join("boot.state")).unwrap();
-        passed(first.0);
+        // The starts of one second are ahead of the clock by their number.
+        assert!(first.0 + 2 >= last.0);
+        // At once again, and with no file at all.
+        std::fs::remove_file(&file).unwrap();
         assert!(state.count_boot(&clock, None).unwrap().boot > first);
     }
 }
