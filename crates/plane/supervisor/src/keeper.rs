@@ -212,6 +212,8 @@ async fn hear(shared: &Shared, mut statuses: tonic::Streaming<pb::WorkerStatusRe
                     } else {
                         WorkerPhase::Listening
                     };
+                    // What it refused it may have taken since: it tries again by itself.
+                    o.refused.clone_from(&status.policy_refused);
                     o.status = Some(status);
                 });
             }

@@ -192,12 +192,13 @@ impl PolicyKeeper {
             if held.is_kept() {
                 return Ok(false);
             }
-            keeper.put_into_force(held.newest().clone());
+            // Before those who watch are told.
             keeper
                 .refused
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clear();
+            keeper.put_into_force(held.newest().clone());
             Ok(true)
         })
         .await
