@@ -256,10 +256,21 @@ impl LegSend {
         }
     }
 
-    /// A future of its own that ends when the peer gives up reading or the leg is over.
-    pub fn stopped(&self) -> impl Future<Output = Option<LegCode>> + Send + Sync + use<> {
-        let stopped = self.stream.stopped();
-        async move { stopped.await.ok().flatten().map(LegCode::from) }
+    /// Looks whether the peer still reads, without waiting.
+    ///
+    /// # Errors
+    /// The peer stopped, the carrier ended, or the direction was ended here.
+    pub fn look(&mut self) -> Result<(), LegError> {
+        if self.ended {
+            return Err(LegError::Ended);
+        }
+        // A write of nothing fails as one of bytes would. It takes the place of a waiting write's
+        // waker, which `&mut self` rules out.
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match pin!(self.stream.write_chunks(&mut [])).poll(&mut cx) {
+            Poll::Ready(Err(error)) => Err(error.into()),
+            Poll::Ready(Ok(_)) | Poll::Pending => Ok(()),
+        }
     }
 
     /// Sends this leg's bytes before those of legs with a lower priority. 0 unless set.

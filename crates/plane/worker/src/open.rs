@@ -16,6 +16,7 @@ use fairlead_trust::admission::{Admitted, HELD_PER_NODE_MAX, LiveTunnel, LiveVer
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, debug, info};
 
 /// Time for the first frame of a leg. The consumer sends it with the stream's first packet.
@@ -115,6 +116,9 @@ async fn answer_refused(send: &mut LegSend, refusal: Refusal) {
         Ok(Err(_)) | Err(_) => send.reset(refusal.code.into()),
     }
 }
+
+/// The task that moves the consumer's bytes.
+type WayThere = AbortOnDropHandle<Option<DirectionEnd>>;
 
 /// An admitted open, with the publisher's leg.
 struct Opened {
@@ -307,16 +311,17 @@ impl Opened {
                 to_sender: RefusalCode::PublisherUnreachable.into(),
                 to_receiver: LegCode::CANCELLED,
             },
+            place.tunnel().half_closed(),
         );
         // A task of its own: in one task, a busy direction starves the other for seconds.
-        let way_there = tokio_util::task::AbortOnDropHandle::new(
+        let mut way_there = AbortOnDropHandle::new(
             relay.tasks.spawn(
                 travel(Arc::clone(&relay), there, Arc::clone(place.tunnel()))
                     .instrument(tracing::Span::current()),
             ),
         );
         let ends = (publisher.recv, consumer.send);
-        let back = answered(&relay, name, place.tunnel(), ends, pending).await;
+        let back = answered(&relay, name, place.tunnel(), ends, pending, &mut way_there).await;
         match back {
             Ok(back) => {
                 let live = place.tunnel().live();
@@ -326,20 +331,24 @@ impl Opened {
             // Ends the way there as well, and tells both peers.
             Err(code) => place.tunnel().close(code),
         }
-        let _ = way_there.await;
+        if !way_there.is_finished() {
+            let _ = way_there.await;
+        }
         debug!(tunnel = %name, "tunnel ends");
         drop((place, legs));
     }
 }
 
 /// Waits for the publisher's answer and passes it on. Gives the way back, or the code with which
-/// the tunnel ends; the consumer has been told by then.
+/// the tunnel ends; the consumer has been told by then. `way_there` ends early when the consumer gives
+/// up the leg.
 async fn answered(
     relay: &Relay,
     name: TunnelId,
     tunnel: &Tunnel,
     (mut from, mut to): (LegRecv, LegSend),
     pending: InUse,
+    way_there: &mut WayThere,
 ) -> Result<Direction, RefusalCode> {
     let unreachable = OpenEnd::Failed(
         OpenFailure::PublisherUnreachable,
@@ -347,6 +356,8 @@ async fn answered(
     );
     let left = OpenEnd::Failed(OpenFailure::ConsumerLeft, RefusalCode::MemberLeft);
     let end = tokio::select! {
+        // In this order: a publisher that refuses or is lost ends the way there as well.
+        biased;
         answer = timeout(ANSWER_DEADLINE, from.read_frame()) => match answer {
             Ok(Ok(Some(Frame::Answer(Answer::Ok)))) => {
                 let frame = Frame::Answer(Answer::Ok);
@@ -357,7 +368,7 @@ async fn answered(
                             to_sender: LegCode::CANCELLED,
                             to_receiver: RefusalCode::PublisherUnreachable.into(),
                         };
-                        return Ok(Direction::new(from, to, lost));
+                        return Ok(Direction::new(from, to, lost, tunnel.half_closed()));
                     }
                     Ok(Err(_)) | Err(_) => {
                         // Part of the answer may be written: no other may follow it.
@@ -369,7 +380,7 @@ async fn answered(
             Ok(Ok(Some(Frame::Answer(Answer::Refused(refusal))))) => OpenEnd::Passed(refusal),
             Ok(Ok(Some(_) | None) | Err(_)) | Err(_) => unreachable,
         },
-        _ = to.stopped() => left,
+        () = consumer_left(way_there) => left,
         code = tunnel.closed() => OpenEnd::Refuse(code.into()),
     };
     let refusal = note(relay, Some(name), &end);
@@ -378,13 +389,24 @@ async fn answered(
     Err(refusal.code)
 }
 
-/// Moves one direction's bytes until it ends or the tunnel is closed.
-async fn travel(relay: Arc<Relay>, mut direction: Direction, tunnel: Arc<Tunnel>) {
+/// Waits until the consumer has given up its leg or its connection is gone. Not again after that.
+async fn consumer_left(way_there: &mut WayThere) {
+    match way_there.await {
+        Ok(Some(DirectionEnd::Reset(_) | DirectionEnd::Lost)) => {}
+        // It has finished sending, or the publisher does not listen: it may wait for an answer still.
+        Ok(Some(DirectionEnd::Finished | DirectionEnd::Stopped(_)) | None) | Err(_) => {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Moves one direction's bytes until it ends or the tunnel is closed; how it ended by itself.
+async fn travel(relay: Arc<Relay>, mut direction: Direction, tunnel: Arc<Tunnel>) -> Option<DirectionEnd> {
     let end = tokio::select! {
         biased;
         code = tunnel.closed() => {
             direction.abort(code.into());
-            return;
+            return None;
         }
         end = direction.run(|bytes| { relay.metrics.relayed_bytes.inc_by(bytes); }) => end,
     };
@@ -395,4 +417,5 @@ async fn travel(relay: Arc<Relay>, mut direction: Direction, tunnel: Arc<Tunnel>
         }
         DirectionEnd::Lost => debug!("direction lost its connection"),
     }
+    Some(end)
 }

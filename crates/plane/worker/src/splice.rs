@@ -7,7 +7,10 @@
 use bytes::Bytes;
 use fairlead_transport::{LegCode, LegError, LegRecv, LegSend};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Most chunks in one read. A chunk is about one packet: 64 of them make a write of 64 to 400 KiB,
 /// which is what a busy stream has ready at once. One write per chunk makes a relay three times
@@ -15,6 +18,8 @@ use std::task::{Context, Poll};
 const BATCH_CHUNKS: usize = 64;
 /// Batches in one turn before other tasks get theirs.
 const TURN_BATCHES: usize = 8;
+/// How often an idle direction that is left alone looks whether anybody still reads it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One direction.
 pub(crate) struct Direction {
@@ -22,10 +27,22 @@ pub(crate) struct Direction {
     to: LegSend,
     /// Read and not written yet. Holds no memory while the direction keeps up.
     waiting: Vec<Bytes>,
-    /// Ends when the far end stops reading, so that an idle sender learns of it.
-    stopped: Pin<Box<dyn Future<Output = Option<LegCode>> + Send>>,
+    /// Cancelled when either direction of the tunnel has read its end.
+    half_closed: CancellationToken,
+    watch: Watch,
     /// What either peer is told when the other's carrier is gone.
     lost: Lost,
+}
+
+/// How an idle direction learns that its receiver is gone, so that its sender does.
+///
+/// A peer that gives up a leg resets the way from it as well, and the other direction sees that at
+/// once. Only one that had finished sending can leave silently: a direction that is left alone looks
+/// for itself. It does not wait for quinn's `stopped`, which keeps an entry of each stream that is
+/// reset afterwards until the connection ends (some 100 B for each, without a bound).
+enum Watch {
+    Both(Pin<Box<WaitForCancellationFutureOwned>>),
+    Alone(Pin<Box<Interval>>),
 }
 
 /// Reasons given when a carrier ends under a direction.
@@ -51,14 +68,15 @@ pub(crate) enum DirectionEnd {
 }
 
 impl Direction {
-    /// A direction that has moved nothing yet.
-    pub(crate) fn new(from: LegRecv, to: LegSend, lost: Lost) -> Self {
-        let stopped = Box::pin(to.stopped());
+    /// A direction that has moved nothing yet. `half_closed` is shared with the other one.
+    pub(crate) fn new(from: LegRecv, to: LegSend, lost: Lost, half_closed: CancellationToken) -> Self {
+        let watch = Watch::Both(Box::pin(half_closed.clone().cancelled_owned()));
         Self {
             from,
             to,
             waiting: Vec::new(),
-            stopped,
+            half_closed,
+            watch,
             lost,
         }
     }
@@ -67,7 +85,9 @@ impl Direction {
     /// on by then, and after a clean one the receiver has everything. Cancelled, it can only be
     /// [aborted](Self::abort).
     pub(crate) async fn run(&mut self, mut count: impl FnMut(u64)) -> DirectionEnd {
-        match std::future::poll_fn(|cx| self.poll_move(cx, &mut count)).await {
+        let moved = std::future::poll_fn(|cx| self.poll_move(cx, &mut count)).await;
+        self.half_closed.cancel();
+        match moved {
             Ok(()) => {
                 self.to.finish();
                 // Until then the tunnel is not over: a worker that stops waits for it.
@@ -120,7 +140,7 @@ impl Direction {
             }
             let mut batch = [const { Bytes::new() }; BATCH_CHUNKS];
             let read = match self.from.poll_read_chunks(cx, &mut batch) {
-                Poll::Pending => return self.poll_stopped(cx),
+                Poll::Pending => return self.poll_left(cx),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(None)) => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(Some(read))) => read,
@@ -141,12 +161,21 @@ impl Direction {
     }
 
     /// While nothing comes in, nothing is written, so a receiver that left would not be noticed.
-    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LegError>> {
-        match self.stopped.as_mut().poll(cx) {
-            Poll::Ready(Some(code)) => Poll::Ready(Err(LegError::Stopped(code))),
-            // The carrier of `to` is gone: nobody is left to read.
-            Poll::Ready(None) => Poll::Ready(Err(LegError::Ended)),
-            Poll::Pending => Poll::Pending,
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LegError>> {
+        loop {
+            match &mut self.watch {
+                Watch::Both(half_closed) => {
+                    ready!(half_closed.as_mut().poll(cx));
+                    let mut looks = tokio::time::interval(LOOK_EVERY);
+                    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    self.watch = Watch::Alone(Box::pin(looks));
+                }
+                // The first look is at once: a lost connection ends both directions.
+                Watch::Alone(looks) => {
+                    ready!(looks.poll_tick(cx));
+                    self.to.look()?;
+                }
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ struct Live {
 pub(crate) struct Tunnel {
     live: LiveTunnel,
     closed: CancellationToken,
+    half_closed: CancellationToken,
     code: OnceLock<RefusalCode>,
 }
 
@@ -55,6 +56,7 @@ impl Tunnels {
         let tunnel = Arc::new(Tunnel {
             live,
             closed: CancellationToken::new(),
+            half_closed: CancellationToken::new(),
             code: OnceLock::new(),
         });
         let mut table = self.lock();
@@ -98,6 +100,11 @@ impl Tunnel {
     /// What it was admitted as.
     pub(crate) const fn live(&self) -> &LiveTunnel {
         &self.live
+    }
+
+    /// Cancelled when one of its directions has read its end.
+    pub(crate) fn half_closed(&self) -> CancellationToken {
+        self.half_closed.clone()
     }
 
     /// Ends the tunnel with a reason; the first one counts.

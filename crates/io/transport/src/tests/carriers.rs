@@ -93,15 +93,23 @@ async fn ends_of_a_direction_keep_their_meaning() {
     let (stopped, mut far) = legs.pop().unwrap();
     far.recv.stop(RefusalCode::Draining.into());
     assert_eq!(
-        soon(stopped.send.stopped()).await,
-        Some(RefusalCode::Draining.into())
+        soon(stopped.send.drained()).await,
+        Err(LegError::Stopped(RefusalCode::Draining.into()))
+    );
+    let mut stopped = stopped;
+    assert_eq!(
+        stopped.send.look(),
+        Err(LegError::Stopped(RefusalCode::Draining.into()))
     );
 
     let (dropped, mut far) = legs.pop().unwrap();
     drop(dropped);
     let end = soon(far.recv.read_chunks(&mut chunks)).await.unwrap_err();
     assert_eq!(end, LegError::Reset(LegCode::CANCELLED));
-    assert_eq!(soon(far.send.stopped()).await, Some(LegCode::CANCELLED));
+    assert_eq!(
+        soon(far.send.drained()).await,
+        Err(LegError::Stopped(LegCode::CANCELLED))
+    );
 }
 
 /// F-03's ground: a leg whose reader sleeps costs its window and stops no other leg.

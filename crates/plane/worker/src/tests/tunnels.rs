@@ -138,7 +138,10 @@ async fn resets_and_stops_pass_with_their_code() {
     near.recv.stop(LegCode::CANCELLED);
     // Idle in the other direction: the stop has to come through all the same.
     far.recv.stop(LegCode(0x78));
-    assert_eq!(soon(near.send.stopped()).await, Some(LegCode(0x78)));
+    assert_eq!(
+        soon(near.send.drained()).await,
+        Err(LegError::Stopped(LegCode(0x78)))
+    );
     worker.until(|s| s.live_tunnels == 0).await;
     // A receiver that slept gets bytes, then the reset: never a clean end.
     let (mut near, mut far) = tunnel(&pool, &alpha, &beta).await;

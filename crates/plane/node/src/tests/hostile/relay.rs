@@ -392,7 +392,7 @@ async fn pipe(
             Ok(None) if sealed && *shared.trick.borrow() == Trick::KeepsLegsOpen => {
                 shared.did();
                 shared.held_open.fetch_add(1, Ordering::Relaxed);
-                to.stopped().await;
+                let _ = to.drained().await;
                 shared.held_open.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
