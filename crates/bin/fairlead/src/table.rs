@@ -4,14 +4,12 @@ use fairlead_model::WallTime;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
+
+mod layout;
 
 /// Columns of a terminal that does not say how many it has.
 const WIDTH_UNKNOWN: usize = 100;
-/// Blanks between columns.
-const GAP: usize = 2;
-/// A column is not cut below this: a name's beginning, or a word of a reason.
-const COLUMN_MIN: usize = 8;
 
 /// Columns of the terminal.
 pub(crate) fn width() -> usize {
@@ -63,139 +61,33 @@ pub(crate) fn counted<N: std::fmt::Display + PartialEq + From<u8>>(count: N, wha
     format!("{count} {what}{s}")
 }
 
-/// Prints rows under headers.
-pub(crate) fn print(headers: &[&str], rows: Vec<Vec<String>>) {
-    line(&text(headers, &rows, Style::of_stdout()));
+/// Prints rows under headers; without any, `none`: headers alone say nothing.
+pub(crate) fn print(headers: &[&str], rows: &[Vec<String>], none: &str) {
+    match rows {
+        [] => line(none),
+        rows => line(&layout::grid(headers, rows, Style::of_stdout())),
+    }
 }
 
 /// Prints a subject and a text about it in each row. Nothing of a text is cut: what to do may stand at its end.
 pub(crate) fn prose(headers: [&str; 2], rows: &[(String, String)]) {
-    line(&prose_text(headers, rows, Style::of_stdout()));
+    line(&layout::prose(Some(headers), rows, Style::of_stdout()));
 }
 
-fn prose_text(headers: [&str; 2], rows: &[(String, String)], style: Style) -> String {
-    let subjects = rows.iter().map(|(subject, _)| subject.width());
-    let widest = subjects.chain([headers[0].width()]).max().unwrap_or(0);
-    // A name as long as the terminal is wide leaves the text no room beside it.
-    let subject_width = style.fit.map_or(widest, |fit| widest.min(fit / 2));
-    let indent = subject_width + GAP;
-    let room = style
-        .fit
-        .map_or(usize::MAX, |fit| fit.saturating_sub(indent).max(COLUMN_MIN));
-    let widths = [subject_width, room];
-    let head = headers.map(str::to_owned);
-    let mut lines = vec![row_text(&head, &widths, |cell| {
-        paint(cell, style.colour.then_some("1"))
-    })];
-    for (subject, text) in rows {
-        let mut subject = printable(subject);
-        for part in wrap(&printable(text), room) {
-            lines.push(row_text(&[subject, part], &widths, str::to_owned));
-            subject = String::new();
-        }
-    }
-    lines.join("\n")
+/// Prints a name and its value in each row.
+pub(crate) fn facts(rows: &[(String, String)]) {
+    line(&layout::prose(None, rows, Style::of_stdout()));
+}
+
+/// Prints a text behind `head`; the further lines that the terminal needs for it stand below its first.
+/// `columns` are those that `head` takes.
+pub(crate) fn hanging(head: &str, columns: usize, text: &str) {
+    line(&layout::hanging(head, columns, text, Style::of_stdout()));
 }
 
 /// Prints a text over as many lines as the terminal needs for it.
 pub(crate) fn paragraph(text: &str) {
-    let room = Style::of_stdout().fit.unwrap_or(usize::MAX);
-    for part in wrap(&printable(text), room) {
-        line(&part);
-    }
-}
-
-/// Lines of at most `width` columns, broken between words; a word that is longer has a line of its own.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(last) if last.is_empty() => last.push_str(word),
-            Some(last) if last.width().saturating_add(1).saturating_add(word.width()) <= width => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            Some(_) | None => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-/// The table as text: a line for each row. Where it must fit, the widest columns are cut first.
-fn text(headers: &[&str], rows: &[Vec<String>], style: Style) -> String {
-    let rows: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| printable(cell)).collect())
-        .collect();
-    let mut widths: Vec<usize> = headers.iter().map(|header| header.width()).collect();
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.width());
-        }
-    }
-    if let Some(fit) = style.fit {
-        shrink(&mut widths, fit);
-    }
-    let head: Vec<String> = headers.iter().map(|h| (*h).to_owned()).collect();
-    let mut lines = vec![row_text(&head, &widths, |cell| {
-        paint(cell, style.colour.then_some("1"))
-    })];
-    for row in &rows {
-        lines.push(row_text(row, &widths, |cell| state(cell, style.colour)));
-    }
-    lines.join("\n")
-}
-
-/// Takes from the widest column until all fit, or none can give more.
-fn shrink(widths: &mut [usize], fit: usize) {
-    let gaps = GAP * widths.len().saturating_sub(1);
-    loop {
-        let sum = widths.iter().sum::<usize>() + gaps;
-        let Some(over) = sum.checked_sub(fit).filter(|over| *over > 0) else {
-            return;
-        };
-        let mut sorted = widths.to_vec();
-        sorted.sort_unstable();
-        let widest = sorted.last().copied().unwrap_or(0);
-        let next = sorted.iter().rev().find(|w| **w < widest).copied().unwrap_or(0);
-        if widest <= COLUMN_MIN {
-            return;
-        }
-        let takes = over.min(widest - next.max(COLUMN_MIN).min(widest - 1));
-        if let Some(width) = widths.iter_mut().rev().find(|w| **w == widest) {
-            *width -= takes.max(1);
-        }
-    }
-}
-
-fn row_text(row: &[String], widths: &[usize], paint: impl Fn(&str) -> String) -> String {
-    let mut line = String::new();
-    let mut pending = 0;
-    for (cell, width) in row.iter().zip(widths) {
-        let cell = cut(cell, *width);
-        line.push_str(&" ".repeat(pending));
-        line.push_str(&paint(&cell));
-        pending = width.saturating_sub(cell.width()) + GAP;
-    }
-    line.trim_end().to_owned()
-}
-
-/// A text within `width` columns; one that is cut ends with `…`.
-pub(crate) fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut kept = String::new();
-    let mut columns = 1;
-    for c in text.chars() {
-        columns += c.width().unwrap_or(0);
-        if columns > width {
-            break;
-        }
-        kept.push(c);
-    }
-    kept.push('…');
-    kept
+    hanging("", 0, text);
 }
 
 /// Control characters would move the cursor or recolour the terminal: what members report is shown,
@@ -330,65 +222,6 @@ pub(crate) fn time_exact(at: WallTime) -> String {
 mod tests {
     use super::*;
 
-    fn rows() -> Vec<Vec<String>> {
-        let long = "the publisher's node has not registered the service on a relay yet ".repeat(3);
-        [["db", "127.0.0.1:15432", &long], ["日本", "[::1]:18080", "-"]]
-            .iter()
-            .map(|row| row.iter().map(|cell| (*cell).to_owned()).collect())
-            .collect()
-    }
-
-    const HEADERS: &[&str] = &["NAME", "LISTEN", "WAITING FOR"];
-
-    #[test]
-    fn prose_is_wrapped_and_nothing_of_it_is_lost() {
-        let why = "its supervisor was stopped. Start it: systemctl start fairlead-supervisor, or see its log";
-        let rows = [("relay paris-1".to_owned(), why.to_owned())];
-        for fit in [Some(40), Some(80), None] {
-            let text = prose_text(["NEEDS ATTENTION", "WHY"], &rows, Style { fit, colour: false });
-            let fits = |l: &str| fit.is_none_or(|fit| l.width() <= fit) && l.trim_end() == l;
-            assert!(text.lines().all(fits), "{fit:?}: {text}");
-            let words: Vec<&str> = text.split_whitespace().skip(5).collect();
-            assert_eq!(words.join(" "), why, "{fit:?}: {text}");
-            assert_eq!(text.lines().count() == 2, fit.is_none(), "{text}");
-        }
-        assert_eq!(wrap("aaaa bb c", 4), ["aaaa", "bb c"]);
-        assert_eq!(wrap("", 4), [""]);
-    }
-
-    #[test]
-    fn a_table_fits_its_terminal_and_is_whole_elsewhere() {
-        for fit in [40, 80, 300] {
-            let style = Style {
-                fit: Some(fit),
-                colour: false,
-            };
-            let text = text(HEADERS, &rows(), style);
-            assert!(
-                text.lines().all(|l| l.width() <= fit && l.trim_end() == l),
-                "{fit}: {text}"
-            );
-            assert_eq!(text.lines().count(), 3, "{text}");
-            assert_eq!(text.contains('…'), fit < 300, "{text}");
-            assert!(text.contains("127.0.0.1:15432"), "{fit}: {text}");
-        }
-        let piped = text(
-            HEADERS,
-            &rows(),
-            Style {
-                fit: None,
-                colour: false,
-            },
-        );
-        assert!(!piped.contains('…') && piped.lines().count() == 3, "{piped}");
-        // The wide characters take two columns each: what follows stands below its header.
-        let columns: Vec<usize> = piped
-            .lines()
-            .map(|l| l.split("  ").next().unwrap_or_default().width())
-            .collect();
-        assert_eq!(columns, [4, 2, 4], "{piped}");
-    }
-
     #[test]
     fn colours_are_for_terminals_and_can_be_refused_or_forced() {
         let with = |terminal: bool, set: &[(&str, &str)]| {
@@ -411,21 +244,5 @@ mod tests {
         let told: Vec<String> = [0u64, 1, 2].map(|n| counted(n, "hop session")).into();
         assert_eq!(told, ["0 hop sessions", "1 hop session", "2 hop sessions"]);
         assert_eq!(counted(1usize, "check"), "1 check");
-    }
-
-    /// What a member reports cannot steer the terminal.
-    #[test]
-    fn control_characters_are_shown_not_obeyed() {
-        let row = vec![vec!["a\x1b[2Jb\r\n".to_owned()]];
-        let text = text(
-            &["X"],
-            &row,
-            Style {
-                fit: None,
-                colour: false,
-            },
-        );
-        assert!(!text.contains('\x1b') && !text.contains('\r'), "{text:?}");
-        assert_eq!(text.lines().count(), 2);
     }
 }

@@ -243,7 +243,11 @@ pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
                 page::change(e.before.as_ref(), e.after.as_ref()),
             ]
         });
-        table::print(&["SEQ", "AT", "WHO", "WHAT", "ON", "CHANGE"], rows.collect());
+        table::print(
+            &["SEQ", "AT", "WHO", "WHAT", "ON", "CHANGE"],
+            &rows.collect::<Vec<_>>(),
+            "no audit entry in that range",
+        );
     });
     Ok(())
 }
@@ -285,7 +289,11 @@ pub(crate) async fn settings(group: &cli::Settings) -> Result<(), Failure> {
                         s.meaning.clone(),
                     ]
                 });
-                table::print(&["KEY", "VALUE", "DEFAULT", "RANGE", "MEANING"], rows.collect());
+                table::print(
+                    &["KEY", "VALUE", "DEFAULT", "RANGE", "MEANING"],
+                    &rows.collect::<Vec<_>>(),
+                    "no setting",
+                );
             });
             return Ok(());
         }
@@ -356,7 +364,11 @@ pub(crate) async fn token(group: &cli::Token) -> Result<(), Failure> {
                         short_time(&t.created_at),
                     ]
                 });
-                table::print(&["NAME", "ID", "SCOPES", "MADE"], rows.collect());
+                table::print(
+                    &["NAME", "ID", "SCOPES", "MADE"],
+                    &rows.collect::<Vec<_>>(),
+                    "no token",
+                );
             });
         }
         TokenVerb::Rm { token, force } => {

@@ -4,6 +4,9 @@ use crate::exit::Exit;
 use crate::table;
 use serde::Serialize;
 
+/// Columns before what a check found: its outcome and its name.
+const CHECK_COLUMNS: usize = 30;
+
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -107,16 +110,12 @@ impl Report {
                 table::line(&check.subject);
                 subject = &check.subject;
             }
-            let found = table::printable(&check.found);
             let outcome = table::state_padded(check.outcome.as_str(), 12);
-            table::line(&format!("  {outcome}  {:12}  {found}", check.check));
+            let head = format!("  {outcome}  {:12}  ", check.check);
+            table::hanging(&head, CHECK_COLUMNS, &check.found);
             if !check.advice.is_empty() {
-                table::line(&format!(
-                    "  {:12}  {:12}  → {}",
-                    "",
-                    "",
-                    table::printable(&check.advice)
-                ));
+                let head = format!("{}→ ", " ".repeat(CHECK_COLUMNS));
+                table::hanging(&head, CHECK_COLUMNS + 2, &check.advice);
             }
         }
         table::line(&format!("\n{}", self.summary()));

@@ -5,6 +5,11 @@ use super::{names, yes_no};
 use crate::table;
 use fairlead_admin::json;
 
+/// What a pool lacks, and the command that mends it.
+pub(super) const NO_RELAY: &str = "no relay yet: fairlead relay add";
+pub(super) const NO_NODE: &str = "no node yet: fairlead node add";
+pub(super) const NO_LINK: &str = "no link yet: fairlead link add";
+
 pub(super) fn relays(relays: &json::List<json::Relay>) {
     let rows = relays.items.iter().map(|r| {
         vec![
@@ -31,7 +36,8 @@ pub(super) fn relays(relays: &json::List<json::Relay>) {
             "TUNNELS",
             "REASON",
         ],
-        rows.collect(),
+        &rows.collect::<Vec<_>>(),
+        NO_RELAY,
     );
 }
 
@@ -58,7 +64,8 @@ pub(super) fn nodes(nodes: &json::List<json::Node>) {
             "LAST SEEN",
             "REASON",
         ],
-        rows.collect(),
+        &rows.collect::<Vec<_>>(),
+        NO_NODE,
     );
 }
 
@@ -80,6 +87,7 @@ pub(super) fn links(links: &json::List<json::Link>) {
         &[
             "NAME", "STATE", "CLASS", "FROM", "LISTEN", "TO", "TARGET", "RELAYS", "REASON",
         ],
-        rows.collect(),
+        &rows.collect::<Vec<_>>(),
+        NO_LINK,
     );
 }

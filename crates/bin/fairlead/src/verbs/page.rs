@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Longest value shown in an audit table.
-const VALUE_LEN_MAX: usize = 40;
+/// Longest value shown in an audit table: addresses, targets and ids are shorter.
+const VALUE_LEN_MAX: usize = 120;
 /// Members that an audit table leaves out: they say nothing to people, or stand in other columns.
 const CHANGE_SILENT: [&str; 4] = ["id", "name", "key_hash", "created_at"];
 
@@ -98,10 +98,11 @@ fn brief(key: &str, value: &Value) -> String {
 }
 
 pub(super) fn page(facts: &[(&str, String)]) {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, value) in facts {
-        table::line(&format!("{name:width$}  {}", or_dash(&table::printable(value))));
-    }
+    let rows: Vec<(String, String)> = facts
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), or_dash(value)))
+        .collect();
+    table::facts(&rows);
 }
 
 pub(super) fn issued(issued: &json::Issued) {
@@ -218,6 +219,9 @@ pub(super) fn node(n: &json::Node) {
         ("memory bytes", n.memory_bytes.to_string()),
         ("metrics", n.metrics.clone()),
     ]);
+    if n.relays.is_empty() {
+        return;
+    }
     let rows = n.relays.iter().map(|r| {
         vec![
             r.relay.name.clone(),
@@ -230,11 +234,9 @@ pub(super) fn node(n: &json::Node) {
             or_dash(&r.error),
         ]
     });
+    let rows: Vec<Vec<String>> = rows.collect();
     table::line("");
-    table::print(
-        &["RELAY", "CONNECTED", "RTT", "REGISTERED", "REASON"],
-        rows.collect(),
-    );
+    table::print(&["RELAY", "CONNECTED", "RTT", "REGISTERED", "REASON"], &rows, "");
 }
 
 /// What a link waits for, or what its last connection met.
@@ -316,7 +318,10 @@ mod tests {
         assert_eq!(change(None, Some(&json!({"a": [1]}))), "a: [1]");
         assert_eq!(change(Some(&json!("72h")), Some(&json!("1h"))), "value: 72h → 1h");
         assert_eq!(change(None, None), "-");
-        assert_eq!(brief("a", &"x".repeat(50).into()), format!("{}…", "x".repeat(40)));
+        assert_eq!(
+            brief("a", &"x".repeat(130).into()),
+            format!("{}…", "x".repeat(120))
+        );
         let at = json!({"id": "0", "lost_at": 1_796_040_000_000_u64, "gone": null});
         assert_eq!(change(None, Some(&at)), "lost_at: 2026-11-30T12:00:00Z");
     }

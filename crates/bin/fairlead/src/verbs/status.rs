@@ -1,5 +1,6 @@
 //! `fairlead status`: the installation in a few lines, and what needs attention.
 
+use super::list::{NO_LINK, NO_NODE, NO_RELAY};
 use super::page::{once, page};
 use crate::cli::verbs::Connection;
 use crate::exit::Failure;
@@ -153,9 +154,9 @@ fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String
 /// What a pool that carries nothing lacks first.
 const fn next_step(status: &json::Status) -> Option<&'static str> {
     match (status.relays, status.nodes, status.links) {
-        (0, _, _) => Some("no relay yet: fairlead relay add"),
-        (_, 0, _) => Some("no node yet: fairlead node add"),
-        (_, _, 0) => Some("no link yet: fairlead link add"),
+        (0, _, _) => Some(NO_RELAY),
+        (_, 0, _) => Some(NO_NODE),
+        (_, _, 0) => Some(NO_LINK),
         (_, _, _) => None,
     }
 }
