@@ -65,10 +65,14 @@ codes! {
     Conflict, "CONFLICT", 409;
     /// The object is in use by others, which the message names.
     InUse, "IN_USE", 409;
-    /// The relay is offline and may serve still: its lease, or who uses it, forbids its removal (R-OPS-03).
+    // R-OPS-03.
+    /// The relay is offline and may serve still: its lease, or who uses it, forbids its removal.
     RelayOfflineRemovalUnsafe, "RELAY_OFFLINE_REMOVAL_UNSAFE", 409;
-    /// The member must be connected for this (R-OPS-02).
+    // R-OPS-02.
+    /// The relay must be connected for this.
     RelayNotConnected, "RELAY_NOT_CONNECTED", 409;
+    /// The node must be connected for this.
+    NodeNotConnected, "NODE_NOT_CONNECTED", 409;
     /// The local relay stays with its control plane.
     LocalRelay, "LOCAL_RELAY", 409;
     /// The member has enrolled and connected: a new token is for one whose host never has.
@@ -89,17 +93,22 @@ codes! {
     Unavailable, "UNAVAILABLE", 503;
     /// The enrolment token was never issued.
     TokenUnknown, "TOKEN_UNKNOWN", 403;
-    /// The enrolment token was used (R-ENR-02).
+    // R-ENR-02.
+    /// The enrolment token was used.
     TokenUsed, "TOKEN_USED", 403;
-    /// The enrolment token has expired (R-ENR-02).
+    // R-ENR-02.
+    /// The enrolment token has expired.
     TokenExpired, "TOKEN_EXPIRED", 403;
     /// The enrolment token was issued for another member.
     TokenOtherMember, "TOKEN_OTHER_MEMBER", 403;
-    /// The token was used by another host (R-ENR-02).
+    // R-ENR-02.
+    /// The token was used by another host.
     TokenOtherHost, "TOKEN_OTHER_HOST", 403;
-    /// The host already holds a relay of this pool (R-ENR-04).
+    // R-ENR-04.
+    /// The host already holds a relay of this pool.
     HostHasRelay, "HOST_HAS_RELAY", 409;
-    /// The two clocks differ by more than 60 s (R-POL-05).
+    // R-POL-05.
+    /// The two clocks differ by more than 60 s.
     ClockSkew, "CLOCK_SKEW", 409;
     /// The certificate signing request is malformed or unsigned.
     BadCsr, "BAD_CSR", 400;

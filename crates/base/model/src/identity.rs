@@ -1,10 +1,10 @@
-//! SPIFFE identities of the installation's members (ARCHITECTURE.md, Identity and keys).
+//! SPIFFE identities of the pool's members (ARCHITECTURE.md, Identity and keys).
 
 use crate::id::{NodeId, RelayId};
 use std::fmt;
 use std::str::FromStr;
 
-/// The installation's trust domain: the authority part of its SPIFFE ids. Lowercase letters,
+/// The pool's trust domain: the authority part of its SPIFFE ids. Lowercase letters,
 /// digits, `-`, `.` and `_`, at most 255 bytes (SPIFFE-ID section 2.1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrustDomain(String);
@@ -32,7 +32,7 @@ pub enum IdentityError {
          /relay/<id> or /node/<id>"
     )]
     Form(String),
-    /// Another installation's id.
+    /// Another pool's id.
     #[error("`{found}` belongs to another trust domain than `{expected}`")]
     OtherDomain {
         /// The id as found.

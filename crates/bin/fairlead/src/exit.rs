@@ -73,7 +73,8 @@ impl Exit {
             | ApiCode::NotCarried
             | ApiCode::LimitReached
             | ApiCode::RelayOfflineRemovalUnsafe
-            | ApiCode::RelayNotConnected => Self::Refused,
+            | ApiCode::RelayNotConnected
+            | ApiCode::NodeNotConnected => Self::Refused,
             ApiCode::NameTaken | ApiCode::Conflict | ApiCode::ListenTaken => Self::Conflict,
             ApiCode::RateLimited | ApiCode::Unavailable => Self::Unavailable,
             ApiCode::MethodNotAllowed | ApiCode::Internal | ApiCode::BadCsr => Self::Failed,
@@ -185,8 +186,8 @@ mod tests {
     const TABLE: &str = "\
 0
 1 METHOD_NOT_ALLOWED INTERNAL BAD_CSR
-2 UNAUTHENTICATED FORBIDDEN CROSS_SITE IN_USE RELAY_OFFLINE_REMOVAL_UNSAFE RELAY_NOT_CONNECTED LOCAL_RELAY \
-HAS_CONNECTED NOT_CARRIED LIMIT_REACHED
+2 UNAUTHENTICATED FORBIDDEN CROSS_SITE IN_USE RELAY_OFFLINE_REMOVAL_UNSAFE RELAY_NOT_CONNECTED NODE_NOT_CONNECTED \
+LOCAL_RELAY HAS_CONNECTED NOT_CARRIED LIMIT_REACHED
 3
 4 NAME_TAKEN CONFLICT LISTEN_TAKEN
 5 RATE_LIMITED UNAVAILABLE

@@ -96,7 +96,8 @@ pub const CONTROL: &[Setting] = &[
     ),
     switch(
         "lab",
-        "Laboratory mode: allows several relays on one host (R-ENR-04). Never for production.",
+        // R-ENR-04.
+        "Laboratory mode: allows several relays on one host. Never for production.",
     ),
     text("store", Some("redb"), false, "Store engine: redb or sled."),
     METRICS,
@@ -121,7 +122,8 @@ pub const WORKER: &[Setting] = &[
         "listen",
         Some("[::]:9443"),
         false,
-        "IP:PORT where hop sessions (UDP) and liveness connections (TCP) are served (R-GEN-02).",
+        // R-GEN-02.
+        "IP:PORT where hop sessions (UDP) and liveness connections (TCP) are served.",
     ),
     METRICS,
     LOG_FORMAT,
@@ -134,13 +136,15 @@ pub const NODE: &[Setting] = &[
         "stream_hold",
         Some("60s"),
         false,
-        "How long a stream without any path is held before both its sockets are reset: 10s to 300s (R-STR-04).",
+        // R-STR-04.
+        "How long a stream without any path is held before both its sockets are reset: 10s to 300s.",
     ),
     text(
         "stream_memory",
         Some("1GiB"),
         false,
-        "Memory that all streams of the daemon may hold: their buffers, and what their far ends may still send; 64MiB to 1024GiB. When it runs short windows shrink, then new streams are refused (R-STR-04).",
+        // R-STR-04.
+        "Memory that all streams of the daemon may hold: their buffers, and what their far ends may still send; 64MiB to 1024GiB. When it runs short windows shrink, then new streams are refused.",
     ),
     LOG_FORMAT,
 ];

@@ -29,7 +29,7 @@ pub(crate) enum Anchor {
 pub(crate) enum ControlCertError {
     /// No certificate of the chain has the pinned key.
     #[error(
-        "it presents a CA with the pin {presented}, not {expected}: this is another installation, or something \
+        "it presents a CA with the pin {presented}, not {expected}: this is another pool, or something \
          stands between it and this host; compare --ca-pin with the install command"
     )]
     Pin { expected: CaPin, presented: String },
@@ -63,7 +63,7 @@ pub(crate) enum ControlCertError {
 pub(crate) struct Seen {
     /// The CA that the chain ends in, where it came with the chain.
     pub(crate) ca: Option<CertificateDer<'static>>,
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     pub(crate) domain: TrustDomain,
 }
 

@@ -17,7 +17,7 @@ use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
 pub(crate) use find::said;
-pub(crate) use page::{copies, head, once, show};
+pub(crate) use page::{copies, head, numbered, once, show};
 use page::{or_dash, short_time};
 use std::ops::RangeInclusive;
 

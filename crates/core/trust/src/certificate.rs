@@ -30,7 +30,7 @@ pub enum CertificateError {
     #[error("{0} URIs among its subject alternative names, where there must be one")]
     UriCount(usize),
     /// The URI is no identity of this trust domain.
-    #[error("its URI names no identity of this installation")]
+    #[error("its URI names no identity of this pool")]
     Identity(#[source] IdentityError),
 }
 

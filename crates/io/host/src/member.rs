@@ -36,7 +36,7 @@ pub struct MemberConfig {
     pub role: MemberRole,
     /// Display name.
     pub name: Name,
-    /// The installation.
+    /// The pool.
     pub trust_domain: TrustDomain,
     /// Where the control plane answers.
     pub control: HostPort,

@@ -16,7 +16,7 @@ pub struct TrustBundle {
     pub ca_certificates: Vec<Bytes>,
     /// Keys that sign policies and leases, at least one.
     pub policy_keys: Keyring,
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     pub trust_domain: TrustDomain,
 }
 

@@ -304,7 +304,7 @@ impl Arriving {
     /// Completes the handshake, within 10 s.
     ///
     /// # Errors
-    /// The peer was too slow, or is nobody of this installation.
+    /// The peer was too slow, or is nobody of this pool.
     pub async fn finish(self) -> Result<Carrier, AcceptError> {
         let connecting = self
             .incoming

@@ -209,11 +209,11 @@ pub async fn dial(
 }
 
 /// Pairs with whoever dials over `leg`, which has been answered with OK. Any node of the
-/// installation may pair: what it may reach is decided by the grant that each stream brings. Not
+/// pool may pair: what it may reach is decided by the grant that each stream brings. Not
 /// cancel-safe: cancelled, the leg is lost.
 ///
 /// # Errors
-/// The leg failed, or the peer is no node of this installation.
+/// The leg failed, or the peer is no node of this pool.
 pub async fn accept(leg: Leg, tls: &Arc<MemberTls>, run: PairRun) -> Result<Accepted, PairError> {
     accept_saying(leg, tls, run.boot, reply(run)).await
 }

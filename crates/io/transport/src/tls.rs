@@ -41,7 +41,7 @@ pub struct TlsMaterial<'a> {
     pub key_pem: &'a [u8],
     /// CA certificates.
     pub roots_pem: &'a str,
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     pub domain: TrustDomain,
 }
 
@@ -66,7 +66,7 @@ pub enum TlsError {
         what: TlsFile,
     },
     /// The leaf's identity cannot be read.
-    #[error("the certificate has no identity of this installation")]
+    #[error("the certificate has no identity of this pool")]
     Certificate(#[source] fairlead_trust::certificate::CertificateError),
     /// The leaf speaks for somebody else.
     #[error("the certificate speaks for {found}, not for {expected}")]
@@ -226,7 +226,7 @@ impl MemberTls {
         self.own
     }
 
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     #[must_use]
     pub const fn domain(&self) -> &TrustDomain {
         &self.domain

@@ -37,7 +37,7 @@ function overview() {
       tile("Links ready", ratio(status.links_ready, status.links), "#/links", kinds(store.links())),
       tile("Live tunnels", number(tunnels), "#/relays", `over ${many(store.relays().filter((r) => r.worker).length, "relay")}`),
       tile("Traffic", rate(store.totalRate()), "#/relays", spark(store.history, "Traffic of the last two minutes")),
-      tile("Policy", `${status.policy_epoch}.${status.policy_revision}`, "#/audit", "epoch . revision"),
+      tile("Policy", `revision ${status.policy_revision}`, "#/audit", `epoch ${status.policy_epoch}`),
     ),
     store.links().length > 0 && h("section", { "aria-labelledby": "paths" },
       h("h2", { id: "paths" }, "Paths"), h("ul", { class: "paths card" }, sorted(store.links()).slice(0, 12).map(path)),
@@ -214,7 +214,7 @@ function policy({ wanted, applied, refused }) {
   if (refused !== "") return h("span", { class: "bad" }, "refused");
   if (!wanted) return "none";
   if (!applied) return h("span", { class: "quiet" }, "not reported");
-  const name = `${applied.epoch}.${applied.revision}`;
+  const name = `revision ${applied.revision}`;
   if (applied.epoch === wanted.epoch && applied.revision === wanted.revision) return `${name}, current`;
   const behind = applied.epoch === wanted.epoch ? wanted.revision - applied.revision : null;
   return h("span", { class: "warn" }, behind === null ? `${name}, of an old epoch` : `${name}, ${behind} behind`);

@@ -97,7 +97,7 @@ pub struct EnrolResponse {
     pub id: String,
     /// The member's name.
     pub name: String,
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     pub trust_domain: String,
     /// The member's certificate, leaf first, PEM.
     pub certificate_chain_pem: String,

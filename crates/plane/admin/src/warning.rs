@@ -32,8 +32,8 @@ fn refused_action(refused: &str, status: &StatusView) -> String {
     }
     format!(
         "The control plane's store is older than what this member holds: was it restored from a copy? Its leader \
-         term is {}, its newest policy {}.{}. See backup and restore in the guide.",
-        status.leader_term, status.policy_epoch, status.policy_revision
+         term is {}, its newest policy revision {} of epoch {}. See backup and restore in the guide.",
+        status.leader_term, status.policy_revision, status.policy_epoch
     )
 }
 
@@ -171,12 +171,13 @@ fn older(look: &Look, found: &mut Found) {
     };
     let status = &look.status;
     let message = format!(
-        "{} {verb} something newer than this control plane, whose leader term is {} and newest policy {}.{}: was it \
+        "{} {verb} something newer than this control plane, whose leader term is {} and newest policy \
+         revision {} of epoch {}: was it \
          restored from an older backup? Links of the policy that {it} go on; changes do not arrive.",
         capital(&who),
         status.leader_term,
-        status.policy_epoch,
-        status.policy_revision
+        status.policy_revision,
+        status.policy_epoch
     );
     let action = "See backup and restore in the guide; no host is at fault.";
     found.add(

@@ -313,7 +313,7 @@ pub struct Enrolled {
     pub identity: Identity,
     /// Its display name.
     pub name: Name,
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     pub trust_domain: TrustDomain,
     /// Its certificate, leaf first, PEM.
     pub certificate_chain_pem: String,

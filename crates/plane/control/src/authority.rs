@@ -90,7 +90,7 @@ pub enum AuthorityError {
     /// A key file is missing, and this is no first start: a new key in its place would be refused by
     /// every member.
     #[error(
-        "{missing} is missing, yet the store has an installation: restore keys and store together from one \
+        "{missing} is missing, yet the store has a pool: restore keys and store together from one \
          backup",
         missing = missing.display()
     )]
@@ -98,9 +98,9 @@ pub enum AuthorityError {
         /// The file.
         missing: PathBuf,
     },
-    /// A key is not the one that the store's installation has.
+    /// A key is not the one that the store's pool has.
     #[error(
-        "{path} holds another key than the store's installation has: restore keys and store together from \
+        "{path} holds another key than the store's pool has: restore keys and store together from \
          one backup",
         path = path.display()
     )]
@@ -175,7 +175,7 @@ pub(crate) struct ServerIdentity {
 pub(crate) enum Keys {
     /// At a first start: those that are missing are made.
     Make,
-    /// The installation has them: one that is missing is a fault.
+    /// The pool has them: one that is missing is a fault.
     Have,
 }
 
@@ -246,7 +246,7 @@ impl Authority {
         }
     }
 
-    /// Compares the keys with those of the installation.
+    /// Compares the keys with those of the pool.
     pub(crate) fn check(&self, folder: &ControlFolder, want: &KeysRecord) -> Result<(), AuthorityError> {
         let have = self.record();
         for (have, want, path) in [

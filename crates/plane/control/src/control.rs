@@ -6,7 +6,7 @@ use crate::folder::ControlFolder;
 use crate::ledger::{Change, CommitError, Ledger};
 use crate::observed::Observed;
 use crate::publish::Published;
-use crate::record::{At, InstallationRecord, LeaderRecord, Text, TokenRecord, key};
+use crate::record::{At, LeaderRecord, PoolRecord, Text, TokenRecord, key};
 use crate::revocation::Revocations;
 use crate::state::{LoadError, State};
 use crate::token::hash;
@@ -76,20 +76,20 @@ pub enum OpenError {
     /// The store's content cannot be taken in.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The folder has keys, and the store knows of no installation.
+    /// The folder has keys, and the store knows of no pool.
     #[error(
-        "{store} holds no installation, yet there are keys of one ({keys}): restore keys and store together \
+        "{store} holds no pool, yet there are keys of one ({keys}): restore keys and store together \
          from one backup, or move both away to begin a new pool",
         store = store.display(),
         keys = keys.display()
     )]
-    NoInstallation {
+    NoPool {
         /// The store's file or folder.
         store: PathBuf,
-        /// A file of the installation that was.
+        /// A file of the pool that was.
         keys: PathBuf,
     },
-    /// The folder holds something else, and no installation.
+    /// The folder holds something else, and no pool.
     #[error("{dir} holds something else ({found}) and no pool: give an empty or new folder", dir = dir.display())]
     NotEmpty {
         /// The folder.
@@ -168,9 +168,9 @@ impl Control {
         }
         let store = fairlead_store::open(settings.store, &folder.store_dir())?;
         let state = State::load(&*store).await?;
-        let keys = match &state.installation {
+        let keys = match &state.pool {
             Some(_) => {
-                // A mark beside an installation is the rest of a start that was killed.
+                // A mark beside a pool is the rest of a start that was killed.
                 file::remove(&folder.begun_path())?;
                 Keys::Have
             }
@@ -180,7 +180,7 @@ impl Control {
             }
         };
         let authority = Authority::open(&folder, keys, clock.wall())?;
-        if let Some(kept) = state.installation.as_ref().and_then(|i| i.record.keys.as_ref()) {
+        if let Some(kept) = state.pool.as_ref().and_then(|i| i.record.keys.as_ref()) {
             authority.check(&folder, kept)?;
         }
         let last_pulse = state.pulse.as_ref().map(|k| WallTime::from(k.record.at));
@@ -233,7 +233,7 @@ impl Control {
         self.0.authority.ca_pem().to_owned()
     }
 
-    /// The installation's trust domain.
+    /// The pool's trust domain.
     #[must_use]
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.0.domain
@@ -285,7 +285,7 @@ impl Inner {
 enum Begun {
     /// It is: keys and store may be made.
     First,
-    /// It is not: this file of an installation is there.
+    /// It is not: this file of a pool is there.
     Before(PathBuf),
 }
 
@@ -293,7 +293,7 @@ impl Begun {
     fn may_make_store(&self, settings: &ControlSettings) -> Result<(), OpenError> {
         match self {
             Self::First => Ok(()),
-            Self::Before(keys) => Err(OpenError::NoInstallation {
+            Self::Before(keys) => Err(OpenError::NoPool {
                 store: settings
                     .store
                     .path(&ControlFolder::new(&settings.dir).store_dir()),
@@ -304,7 +304,7 @@ impl Begun {
 }
 
 /// Tells a first start from a later one, and marks it before it makes anything: a kill at any instant
-/// leaves either nothing, or the mark, or a store that holds the installation.
+/// leaves either nothing, or the mark, or a store that holds the pool.
 fn begun(folder: &ControlFolder) -> Result<Begun, FileError> {
     let mark = folder.begun_path();
     let is_there = |path: &PathBuf| path.try_exists().unwrap_or(true);
@@ -325,7 +325,7 @@ fn begun(folder: &ControlFolder) -> Result<Begun, FileError> {
     Ok(Begun::First)
 }
 
-/// Writes the leader's record with the next term, and what the installation is at its first start.
+/// Writes the leader's record with the next term, and what the pool is at its first start.
 /// From the commit on, a control plane that led before can write nothing.
 async fn take_lead(
     ledger: &Arc<Ledger>,
@@ -334,25 +334,25 @@ async fn take_lead(
 ) -> Result<(TrustDomain, PolicyEpoch, LeaderTerm), OpenError> {
     let turn = ledger.turn().await?;
     let mut change = Change::default();
-    let installation = match &turn.state().installation {
+    let pool = match &turn.state().pool {
         Some(kept) if kept.record.keys.is_some() => kept.record.clone(),
         Some(kept) => {
-            let filled = InstallationRecord {
+            let filled = PoolRecord {
                 keys: Some(authority.record()),
                 ..kept.record.clone()
             };
-            change.put(key::INSTALLATION, &filled);
+            change.put(key::POOL, &filled);
             filled
         }
         None => {
-            let first = InstallationRecord {
+            let first = PoolRecord {
                 trust_domain: Text(own_domain(authority)),
                 policy_epoch: 1,
                 created_at: At::from(now),
                 keys: Some(authority.record()),
             };
-            change.put(key::INSTALLATION, &first);
-            change.note(AuditNote::new("control", "installation.create", "installation").after(&first));
+            change.put(key::POOL, &first);
+            change.note(AuditNote::new("control", "pool.create", "pool").after(&first));
             first
         }
     };
@@ -364,13 +364,13 @@ async fn take_lead(
     change.put(key::LEADER, &LeaderRecord { term });
     turn.commit(change).await?;
     Ok((
-        installation.trust_domain.0,
-        PolicyEpoch(installation.policy_epoch),
+        pool.trust_domain.0,
+        PolicyEpoch(pool.policy_epoch),
         LeaderTerm(term),
     ))
 }
 
-/// A trust domain that no other installation has: named after the CA's key.
+/// A trust domain that no other pool has: named after the CA's key.
 fn own_domain(authority: &Authority) -> TrustDomain {
     let pin = authority.ca_pin().to_string();
     let digest: String = pin.trim_start_matches("sha256:").chars().take(16).collect();

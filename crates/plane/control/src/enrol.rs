@@ -227,9 +227,9 @@ impl Control {
             Some(holder) => Err(ApiError::new(
                 ApiCode::HostHasRelay,
                 format!(
-                    "this host holds relay {} already; re-enrol or remove that one first (a control plane with \
-                     `lab = true` allows several, to try)",
-                    holder.name.0
+                    "this host holds relay {0} already: {1} (a control plane with `lab = true` allows several, to try)",
+                    holder.name.0,
+                    instead(holder)
                 ),
             )
             .with_detail("relay", &holder.name.0)),
@@ -307,6 +307,25 @@ impl Control {
             grpc_server_name: fairlead_rpc::GRPC_SERVER_NAME.to_owned(),
             advertised_address: member.address().cloned(),
         })
+    }
+}
+
+/// What to do on a host that holds this relay: what works depends on whether it ever came.
+fn instead(holder: &RelayRecord) -> String {
+    let name = &holder.name.0;
+    if holder.local {
+        return "the local relay stays with its control plane; enrol this one on another host".to_owned();
+    }
+    if holder.enrolled.as_ref().is_some_and(|e| e.connected) {
+        format!(
+            "run that one, or stop its supervisor and remove it with `fairlead relay rm {name}`, which says when it \
+             may go"
+        )
+    } else {
+        format!(
+            "it has never connected: enrol it with a new token of `fairlead relay token {name}`, or remove it with \
+             `fairlead relay rm {name}`"
+        )
     }
 }
 

@@ -73,7 +73,7 @@ impl ControlFolder {
         self.0.join("keys")
     }
 
-    /// Is there from before the first key is made until the store holds the installation: a first
+    /// Is there from before the first key is made until the store holds the pool: a first
     /// start that was killed goes on, and a folder that lost its keys or its store is none.
     pub(crate) fn begun_path(&self) -> PathBuf {
         self.keys_dir().join("begun")

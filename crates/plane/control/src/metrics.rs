@@ -1,4 +1,4 @@
-//! What the control plane exports: how the installation stands, read at each scrape.
+//! What the control plane exports: how the pool stands, read at each scrape.
 
 use crate::api::{NodeState, NodeView, RelayState, RelayView, StatusView};
 use crate::control::Inner;
@@ -9,7 +9,7 @@ use fairlead_telemetry::metric::{Family, Gauge, SecondsGauge};
 use fairlead_telemetry::{Metrics, ProcessUse};
 use std::sync::{Arc, Weak};
 
-/// One gauge of the installation's status.
+/// One gauge of the pool's status.
 struct Row {
     name: &'static str,
     help: &'static str,
@@ -29,7 +29,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "nodes",
-        help: "Nodes of the installation",
+        help: "Nodes of the pool",
         of: |s| s.nodes,
     },
     Row {
@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "links",
-        help: "Links of the installation",
+        help: "Links of the pool",
         of: |s| s.links,
     },
     Row {
@@ -113,7 +113,8 @@ impl ControlMetrics {
         }
         registry.register(
             "failure_domains_ready",
-            "Failure domains with a ready relay off the control plane's host; production needs two (R-GEN-03)",
+            // R-GEN-03.
+            "Failure domains with a ready relay off the control plane's host; production needs two",
             m.failure_domains_ready.clone(),
         );
         for (name, labels, help, family) in [
@@ -178,7 +179,7 @@ impl ControlMetrics {
         m
     }
 
-    /// Reads them from the installation before each scrape. It is held by no reference.
+    /// Reads them from the pool before each scrape. It is held by no reference.
     pub(crate) fn follow(self, registry: &Metrics, inner: &Arc<Inner>) {
         let inner: Weak<Inner> = Arc::downgrade(inner);
         registry.on_scrape(move || {

@@ -228,9 +228,9 @@ pub(crate) struct PlaceRecord {
     pub(crate) widened: u64,
 }
 
-/// What the installation is, made at its first start.
+/// What the pool is, made at its first start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct InstallationRecord {
+pub(crate) struct PoolRecord {
     pub(crate) trust_domain: Text<TrustDomain>,
     pub(crate) policy_epoch: u64,
     pub(crate) created_at: At,
@@ -239,7 +239,7 @@ pub(crate) struct InstallationRecord {
     pub(crate) keys: Option<KeysRecord>,
 }
 
-/// Which keys the installation has: others would be refused by every member.
+/// Which keys the pool has: others would be refused by every member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysRecord {
     /// The CA pin.
@@ -285,7 +285,7 @@ pub(crate) mod key {
     pub(crate) const AUDIT_HEAD: &str = "meta/audit-head";
     pub(crate) const COUNTER: &str = "meta/counter";
     pub(crate) const PULSE: &str = "meta/pulse";
-    pub(crate) const INSTALLATION: &str = "meta/installation";
+    pub(crate) const POOL: &str = "meta/installation";
     pub(crate) const LEADER: &str = "meta/leader";
 
     pub(crate) fn relay(id: RelayId) -> String {

@@ -57,7 +57,7 @@ const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 const PLACE_CHECK_EVERY: Duration = Duration::from_millis(10);
 /// Of one address: nodes behind one NAT come back at the same moment.
 const HANDSHAKES_PER_ADDRESS_MAX: usize = 128;
-/// Connections of members at once: every node and relay of the largest installation, and those that
+/// Connections of members at once: every node and relay of the largest pool, and those that
 /// overlap while a member changes its certificate.
 const MEMBERS_MAX: usize = crate::plan::NODES_MAX + crate::plan::RELAYS_MAX + 512;
 /// Of one member: its session's, a renewal's, and those that have died without a word.

@@ -1,4 +1,4 @@
-//! Settings of the installation: one table with each one's default, range and meaning.
+//! Settings of the pool: one table with each one's default, range and meaning.
 
 use crate::record::SettingRecord;
 use crate::state::State;
@@ -38,7 +38,7 @@ pub struct Setting {
     pub kind: Kind,
     /// What it means.
     pub meaning: &'static str,
-    /// The requirement or measurement it comes from.
+    /// The requirement or measurement it comes from; for readers of the code and of the API, not on the reference page.
     pub source: &'static str,
 }
 

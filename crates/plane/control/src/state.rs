@@ -4,8 +4,8 @@
 use crate::api::ApiError;
 use crate::audit::AuditHead;
 use crate::record::{
-    CounterRecord, EnrolmentRecord, HeadRecord, InstallationRecord, LeaderRecord, LinkRecord, MemberKey,
-    NodeRecord, PlaceRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
+    CounterRecord, EnrolmentRecord, HeadRecord, LeaderRecord, LinkRecord, MemberKey, NodeRecord, PlaceRecord,
+    PoolRecord, PulseRecord, RelayRecord, RevokedRecord, SettingRecord, TokenRecord, key,
 };
 use crate::seal::is_intact;
 use fairlead_model::{ApiCode, LinkId, NodeId, RelayId, RouteId};
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub(crate) audit_head: Option<Kept<AuditHead>>,
     pub(crate) counter: Option<Kept<CounterRecord>>,
     pub(crate) pulse: Option<Kept<PulseRecord>>,
-    pub(crate) installation: Option<Kept<InstallationRecord>>,
+    pub(crate) pool: Option<Kept<PoolRecord>>,
     pub(crate) leader: Option<Kept<LeaderRecord>>,
 }
 
@@ -176,7 +176,7 @@ impl State {
             key::AUDIT_HEAD => return one(&mut self.audit_head, key, value, revision),
             key::COUNTER => return one(&mut self.counter, key, value, revision),
             key::PULSE => return one(&mut self.pulse, key, value, revision),
-            key::INSTALLATION => return one(&mut self.installation, key, value, revision),
+            key::POOL => return one(&mut self.pool, key, value, revision),
             key::LEADER => return one(&mut self.leader, key, value, revision),
             _ => {}
         }
@@ -215,7 +215,7 @@ impl State {
             key::AUDIT_HEAD => return self.audit_head.as_ref().map(|k| k.revision),
             key::COUNTER => return self.counter.as_ref().map(|k| k.revision),
             key::PULSE => return self.pulse.as_ref().map(|k| k.revision),
-            key::INSTALLATION => return self.installation.as_ref().map(|k| k.revision),
+            key::POOL => return self.pool.as_ref().map(|k| k.revision),
             key::LEADER => return self.leader.as_ref().map(|k| k.revision),
             _ => {}
         }

@@ -90,7 +90,7 @@ impl Control {
         self.0.stopping.cancelled().await;
     }
 
-    /// The installation at a glance.
+    /// The pool at a glance.
     pub async fn status(&self) -> StatusView {
         Viewer::new(&self.0).status(self.ca_pin())
     }
@@ -119,7 +119,7 @@ impl Control {
         }
     }
 
-    /// Checks the whole chain and keeps what is found, for the status: an installation whose log is
+    /// Checks the whole chain and keeps what is found, for the status: a pool whose log is
     /// broken serves as before, and says so. Cancel safe.
     pub async fn watch_audit(&self) {
         match self.first_broken().await {

@@ -24,7 +24,7 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 /// Liveness connections of one session that wait to be taken over. A node makes one at a time.
 const BINDINGS_MAX: usize = 1;
-/// How long a member of the installation that policy does not name may stay: its policy may be on
+/// How long a member of the pool that policy does not name may stay: its policy may be on
 /// the way, as for a grant (R-POL-10).
 const UNLISTED_MAX: Duration = Duration::from_secs(10);
 

@@ -55,7 +55,7 @@ pub enum Command {
     Link(verbs::Link),
     /// The audit log: who changed what
     Audit(verbs::Audit),
-    /// Settings of the installation: ls, get, set
+    /// Settings of the pool: ls, get, set
     Settings(verbs::Settings),
     /// Admin tokens: add, ls, rm
     Token(verbs::Token),
@@ -66,7 +66,7 @@ pub enum Command {
     /// fetched and checked against --ca-pin; the token from --token-file, or standard input; on a
     /// terminal it is asked for.
     Login(verbs::Login),
-    /// The state of the installation in a few lines, and what needs attention
+    /// The state of the pool in a few lines, and what needs attention
     Status(verbs::Status),
     /// Check the pool, one member or one link, with new tunnels through it
     ///

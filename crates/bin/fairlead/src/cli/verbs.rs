@@ -16,7 +16,7 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub control: Option<String>,
-    /// PEM file of the installation's CA
+    /// PEM file of the pool's CA
     #[arg(
         long,
         global = true,
@@ -336,12 +336,14 @@ pub struct Status {
 #[command(after_help = "Examples:
   fairlead doctor                                the whole pool
   fairlead doctor paris-1                        one relay, node or link
+  fairlead doctor node/paris-1                   the node, where a relay is called paris-1 too
   fairlead doctor --no-tunnel --json             without new tunnels, for a program
   fairlead doctor --dir /var/lib/fairlead/node   a member's own host, whether or not its control plane answers
 
 Exit codes: 0 nothing failed, 1 something failed, 3 nothing failed but not all could be checked.")]
 pub struct Doctor {
-    /// A relay, node or link, by name or id; all where none is given
+    /// A relay, node or link, by name or id; all where none is given. Where several have one name:
+    /// relay/NAME, node/NAME or link/NAME
     pub name: Option<String>,
     /// Open no tunnel: a check opens a new hop session and two new tunnels for each path, of which
     /// one is connected to the link's target and closed at once

@@ -1,21 +1,20 @@
 //! Checks by way of the control plane.
 
+mod tunnels;
+
 use super::TCP_SHUT;
 use super::port;
 use super::report::{Report, Subject};
 use crate::cli::verbs::Doctor;
 use crate::exit::{Exit, Failing, Failure};
 use crate::profile;
-use crate::rest::{RestClient, RestError, segment};
+use crate::rest::{RestClient, RestError};
 use crate::table;
-use crate::verbs::{copies, once, said};
+use crate::verbs::{copies, numbered, once, said};
 use fairlead_admin::json;
-use fairlead_model::{ApiCode, HostPort, WallTime};
-use std::collections::BTreeSet;
+use fairlead_model::{HostPort, WallTime};
 use std::time::Duration;
 
-/// New tunnels of one run: each takes up to some seconds of the operator's.
-const TUNNELS_MAX: usize = 16;
 /// A certificate or lease that has less left needs a look.
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(5 * 86_400);
 const LEASE_LEFT_MIN: Duration = Duration::from_secs(3600);
@@ -55,10 +54,22 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
             return Ok(report);
         }
     };
-    let wanted = |name: &str, id: &str| flags.name.as_ref().is_none_or(|n| n == name || n == id);
-    let relays: Vec<&json::Relay> = pool.relays.iter().filter(|r| wanted(&r.name, &r.id)).collect();
-    let nodes: Vec<&json::Node> = pool.nodes.iter().filter(|n| wanted(&n.name, &n.id)).collect();
-    let links: Vec<&json::Link> = pool.links.iter().filter(|l| wanted(&l.name, &l.id)).collect();
+    let wanted = Wanted::of(flags.name.as_deref());
+    let relays: Vec<&json::Relay> = pool
+        .relays
+        .iter()
+        .filter(|r| wanted.is("relay", &r.name, &r.id))
+        .collect();
+    let nodes: Vec<&json::Node> = pool
+        .nodes
+        .iter()
+        .filter(|n| wanted.is("node", &n.name, &n.id))
+        .collect();
+    let links: Vec<&json::Link> = pool
+        .links
+        .iter()
+        .filter(|l| wanted.is("link", &l.name, &l.id))
+        .collect();
     if let Some(name) = &flags.name
         && relays.is_empty()
         && nodes.is_empty()
@@ -67,17 +78,29 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         return Err(unknown(name, &pool).into());
     }
     control(&mut report, &pool.status);
+    if let Some(name) = &flags.name {
+        let found = [
+            ("relay", relays.len()),
+            ("node", nodes.len()),
+            ("link", links.len()),
+        ];
+        several(&mut report, name, found);
+    }
     let mut subject = report.on("warnings");
-    for warning in pool.warnings.iter().filter(|w| wanted(&w.name, &w.id)) {
+    for warning in pool
+        .warnings
+        .iter()
+        .filter(|w| wanted.is(&w.kind, &w.name, &w.id))
+    {
         let found = format!("{}: {}", warning.code, warning.message);
         if warning.severity == "critical" {
-            subject.failed("warning", found, &warning.action);
+            subject.failed("reported", found, &warning.action);
         } else {
-            subject.warning("warning", found, &warning.action);
+            subject.warning("reported", found, &warning.action);
         }
     }
     let tried: Vec<&json::Relay> = relays.iter().copied().filter(|r| !is_stopped(r)).collect();
-    let paths = paths(&tried, &nodes, &links, &pool.links);
+    let paths = tunnels::paths(&tried, &nodes, &links, &pool.links);
     for relay in &relays {
         let mut subject = report.on(format!("relay {}", relay.name));
         member_relay(&mut subject, relay);
@@ -95,8 +118,54 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     for link in &links {
         member_link(&mut report.on(format!("link {}", link.name)), link);
     }
-    tunnels(&mut report, &client, flags, &paths, &tried).await;
+    tunnels::tunnels(&mut report, &client, flags, &paths, &tried).await;
     Ok(report)
+}
+
+/// What was named: `NAME`, or `KIND/NAME` where a relay, a node and a link share a name.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    kind: Option<&'a str>,
+    /// All where none is given.
+    name: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(text: Option<&'a str>) -> Self {
+        // No name has a slash.
+        match text.and_then(|text| text.split_once('/')) {
+            Some((kind, name)) => Self {
+                kind: Some(kind),
+                name: Some(name),
+            },
+            None => Self {
+                kind: None,
+                name: text,
+            },
+        }
+    }
+
+    fn is(self, kind: &str, name: &str, id: &str) -> bool {
+        self.kind.is_none_or(|k| k == kind) && self.name.is_none_or(|n| n == name || n == id)
+    }
+}
+
+/// Says that a name is that of several.
+fn several(report: &mut Report, name: &str, found: [(&str, usize); 3]) {
+    let kinds: Vec<&str> = found
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(kind, _)| *kind)
+        .collect();
+    if let [kind, _, ..] = kinds.as_slice() {
+        report.on("control plane").ok(
+            "name",
+            format!(
+                "{name} is a {}: each is checked; `fairlead doctor {kind}/{name}` checks the {kind} alone",
+                kinds.join(" and a ")
+            ),
+        );
+    }
 }
 
 fn unknown(name: &str, pool: &Pool) -> Unknown {
@@ -143,8 +212,9 @@ fn control(report: &mut Report, status: &json::Status) {
     subject.ok(
         "store",
         format!(
-            "{} audit entries, policy {}.{}",
-            status.audit_seq, status.policy_epoch, status.policy_revision
+            "{} audit entries, policy: {}",
+            status.audit_seq,
+            numbered(status.policy_epoch, status.policy_revision)
         ),
     );
 }
@@ -263,18 +333,18 @@ fn policy(subject: &mut Subject<'_>, kind: &str, policy: &json::Policy) {
             true => "the control plane's store is older than what this member holds: was it restored from a copy? \
                      See backup and restore in the guide"
                 .to_owned(),
-            false => on_host(kind, "a full disk, or a folder of another installation: see"),
+            false => on_host(kind, "a full disk, or a folder of another pool: see"),
         };
         subject.failed("policy", format!("refused: {}", policy.refused), &advice);
     } else if policy.wanted.is_none() {
         subject.unmeasured("policy", "none has been made for it yet", "");
     } else if policy.applied == policy.wanted {
-        subject.ok("policy", format!("{} is the newest", shown(policy.applied)));
+        subject.ok("policy", format!("{}: the newest", shown(policy.applied)));
     } else {
         subject.warning(
             "policy",
             format!(
-                "it holds {}, the newest is {}",
+                "it holds {}; the newest is {}",
                 shown(policy.applied),
                 shown(policy.wanted)
             ),
@@ -452,161 +522,6 @@ fn member_link(subject: &mut Subject<'_>, link: &json::Link) {
             refusal.code, refusal.at, refusal.message, refusal.count
         );
         subject.ok("refusals", found);
-    }
-}
-
-/// A link and one of its relays.
-struct Path<'a> {
-    link: &'a json::Link,
-    relay: &'a json::Reference,
-}
-
-/// Each relay once, then each link once; a link that was named through each of its relays.
-fn paths<'a>(
-    relays: &[&json::Relay],
-    nodes: &[&json::Node],
-    links: &[&'a json::Link],
-    all: &'a [json::Link],
-) -> Vec<Path<'a>> {
-    let mut taken = BTreeSet::new();
-    let mut paths: Vec<Path<'a>> = Vec::new();
-    for relay in relays {
-        let of_relay = |link: &'a json::Link| Some((link, link.relays.iter().find(|r| r.id == relay.id)?));
-        let mut usable: Vec<_> = all.iter().filter_map(of_relay).collect();
-        usable.sort_by_key(|(link, _)| (link.state != "ready", taken.contains(&link.id)));
-        if let Some((link, relay)) = usable.first() {
-            taken.insert(link.id.clone());
-            paths.push(Path { link, relay });
-        }
-    }
-    let of_nodes = all
-        .iter()
-        .filter(|l| links.is_empty() && nodes.iter().any(|n| l.from.id == n.id || l.to.id == n.id));
-    let named_only = relays.is_empty() && nodes.is_empty();
-    for link in links.iter().copied().chain(of_nodes) {
-        let many = if named_only { link.relays.len() } else { 1 };
-        if named_only || !taken.contains(&link.id) {
-            paths.extend(link.relays.iter().take(many).map(|relay| Path { link, relay }));
-        }
-    }
-    paths
-}
-
-async fn tunnels(
-    report: &mut Report,
-    client: &RestClient,
-    flags: &Doctor,
-    paths: &[Path<'_>],
-    relays: &[&json::Relay],
-) {
-    let mut subject = report.on("new tunnels");
-    if flags.no_tunnel {
-        subject.unmeasured("tunnel", "left out by --no-tunnel", "");
-        return;
-    }
-    for relay in relays.iter().filter(|r| r.state != "pending") {
-        if !paths.iter().any(|p| p.relay.id == relay.id) {
-            let found = format!("relay {}: no link goes through it", relay.name);
-            subject.unmeasured(
-                "tunnel",
-                found,
-                "with a link through it, its admission can be tried",
-            );
-        }
-    }
-    if paths.is_empty() && relays.is_empty() {
-        subject.unmeasured("tunnel", "no relay carries it", "");
-    }
-    for (done, path) in paths.iter().enumerate() {
-        let name = format!("link {} through {}", path.link.name, path.relay.name);
-        if done >= TUNNELS_MAX {
-            let left = paths.len() - done;
-            let found = format!(
-                "{} more: one run tries {TUNNELS_MAX}",
-                table::counted(left, "path")
-            );
-            subject.unmeasured("tunnel", found, "name a link to try its paths");
-            return;
-        }
-        let body = json::CheckLink {
-            relay: Some(path.relay.id.clone()),
-        };
-        let route = format!("/v1/links/{}/check", segment(&path.link.id));
-        match client.post::<_, json::PathCheck>(&route, &body).await {
-            Ok(check) => tunnel(&mut subject, &name, &check),
-            Err(RestError::Api {
-                code: ApiCode::Forbidden,
-                ..
-            }) => {
-                let advice = "log in with a token with admin:system, or give --no-tunnel";
-                subject.unmeasured("tunnel", "this token may only read", advice);
-                return;
-            }
-            Err(error) => {
-                let found = format!("{name}: {}", fairlead_telemetry::chain(&error));
-                subject.failed(
-                    "tunnel",
-                    found,
-                    "let the consumer's daemon run and reach the control plane",
-                );
-            }
-        }
-    }
-}
-
-fn tunnel(subject: &mut Subject<'_>, name: &str, check: &json::PathCheck) {
-    let ms = |us: u32| f64::from(us) / 1e3;
-    if !check.failed.is_empty() {
-        let found = format!("{name}: {}: {}", check.failed, check.detail);
-        let advice = match check.failed.as_str() {
-            "NO_SESSION" => "the consumer cannot open a new session to the relay, whatever its old one does",
-            "LEASE_ENDED" => "let the relay's supervisor reach the control plane",
-            "NOT_REGISTERED" => "the publisher's daemon is not connected to this relay",
-            _ => "the logs of the consumer, the relay and the publisher name the same code",
-        };
-        subject.failed("tunnel", found, advice);
-        return;
-    }
-    let path = format!(
-        "{name}: session in {:.1} ms, first byte back in {:.1} ms, {} bytes verified",
-        ms(check.session_us),
-        ms(check.tunnel_us),
-        check.bytes_verified
-    );
-    if check.target == "CONNECTED" {
-        subject.ok("tunnel", format!("{path}; the target accepts connections"));
-    } else {
-        subject.ok("tunnel", path);
-        let found = format!(
-            "{} from {}: {}",
-            check.link,
-            check.to.name,
-            or_none(&check.target)
-        );
-        subject.warning("target", found, target_advice(&check.target));
-    }
-}
-
-/// What helps where the path is whole and the publisher cannot connect to the target, by its code.
-fn target_advice(code: &str) -> &'static str {
-    match code {
-        "TARGET_REFUSED" => {
-            "the path is whole: nothing listens there on the publisher's host: start the service, or mend the link's \
-             --target"
-        }
-        "TARGET_UNRESOLVED" => {
-            "the path is whole: the publisher's host cannot resolve that name: check its DNS, or mend the link's \
-             --target"
-        }
-        "TARGET_UNREACHABLE" => {
-            "the path is whole: the publisher's host has no way there: check route and firewall; a Unix socket must \
-             exist, and the node's user may open it; or mend the link's --target"
-        }
-        "TARGET_TIMEOUT" => {
-            "the path is whole: the service does not answer the publisher's host: check the service and the \
-             firewall between the two"
-        }
-        _ => "the path is whole: look at the service itself, and at the link's --target",
     }
 }
 

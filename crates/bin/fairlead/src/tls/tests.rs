@@ -66,7 +66,7 @@ fn a_leaf_of_another_ca_beside_the_pinned_one_is_refused() {
     assert!(matches!(error, ControlCertError::Chain(_)), "{error}");
 }
 
-/// R-ENR-01: a CA file of another installation is named, with what to compare.
+/// R-ENR-01: a CA file of another pool is named, with what to compare.
 #[test]
 fn a_ca_that_the_file_does_not_hold_is_said_so() {
     let good = chain(CONTROL, (-1, 1));

@@ -139,8 +139,13 @@ fn steps(issued: &json::Issued, what: &str) -> String {
     )
 }
 
+/// Which policy, in words: two numbers with a dot between them tell nobody what they count.
+pub(crate) fn numbered(epoch: u64, revision: u64) -> String {
+    format!("epoch {epoch}, revision {revision}")
+}
+
 pub(crate) fn head(head: Option<json::PolicyHead>) -> String {
-    head.map_or_else(|| "none".to_owned(), |h| format!("{}.{}", h.epoch, h.revision))
+    head.map_or_else(|| "none".to_owned(), |h| numbered(h.epoch, h.revision))
 }
 
 /// Two processes with one identity.
@@ -298,7 +303,6 @@ pub(super) fn setting(s: &json::Setting) {
         ("default", s.default.clone()),
         ("range", s.range.clone()),
         ("meaning", s.meaning.clone()),
-        ("source", s.source.clone()),
     ]);
 }
 

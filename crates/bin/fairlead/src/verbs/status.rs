@@ -1,7 +1,7 @@
-//! `fairlead status`: the installation in a few lines, and what needs attention.
+//! `fairlead status`: the pool in a few lines, and what needs attention.
 
 use super::list::{NO_LINK, NO_NODE, NO_RELAY};
-use super::page::{once, page};
+use super::page::{numbered, once, page};
 use crate::cli::verbs::Connection;
 use crate::exit::Failure;
 use crate::rest::RestClient;
@@ -172,7 +172,7 @@ fn summary(s: &json::Status) {
         ("relays ready", format!("{} of {}", s.relays_ready, s.relays)),
         ("nodes ready", format!("{} of {}", s.nodes_ready, s.nodes)),
         ("links ready", format!("{} of {}", s.links_ready, s.links)),
-        ("policy", format!("{}.{}", s.policy_epoch, s.policy_revision)),
+        ("policy", numbered(s.policy_epoch, s.policy_revision)),
         ("audit entries", s.audit_seq.to_string()),
     ]);
 }

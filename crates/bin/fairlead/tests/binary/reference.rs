@@ -40,6 +40,31 @@ fn the_reference_pages_are_as_the_code_says() {
     );
 }
 
+/// An operator has no list of requirements, and calls the pool by one word.
+#[test]
+fn the_pages_for_operators_use_their_words() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/guide.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    for page in [settings_page(), metrics_page(), codes_page(), cli_page(), guide] {
+        for line in page.lines() {
+            assert!(!line.contains("installation"), "{line}");
+            let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            assert!(!words.any(is_requirement), "{line}");
+        }
+    }
+}
+
+/// `R-GEN-01`, `F-01`.
+fn is_requirement(word: &str) -> bool {
+    let parts: Vec<&str> = word.split('-').collect();
+    let is_number = |text: &&str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
+    match parts.as_slice() {
+        ["R", area, number] => area.len() == 3 && is_number(number),
+        ["F", number] => is_number(number),
+        _ => false,
+    }
+}
+
 const GENERATED: &str = "<!-- Written by `cargo xtask docs` from the code: change it there. -->\n\n";
 
 fn settings_page() -> String {
@@ -49,14 +74,14 @@ fn settings_page() -> String {
          Kept in the control plane's store, one value for the whole pool; `fairlead settings ls|get|set` or\n\
          `/v1/settings`. A change is audited and reaches every relay with its next policy. Durations are whole numbers\n\
          with units, ms, s, m, h or d, such as `90m`, `2d` or `1h30m`.\n\n\
-         | key | default | range | meaning | from |\n|---|---|---|---|---|\n",
+         | key | default | range | meaning |\n|---|---|---|---|\n",
     );
     let mut table: Vec<_> = fairlead_control::setting::TABLE.iter().collect();
     table.sort_by_key(|setting| setting.key);
     for setting in table {
         let (default, range) = (setting.default_text(), setting.range_text());
-        let (key, meaning, source) = (setting.key, setting.meaning, setting.source);
-        writeln!(page, "| `{key}` | {default} | {range} | {meaning} | {source} |").unwrap();
+        let (key, meaning) = (setting.key, setting.meaning);
+        writeln!(page, "| `{key}` | {default} | {range} | {meaning} |").unwrap();
     }
     page.push_str(
         "\n## The daemons'\n\n\

@@ -57,7 +57,7 @@ pub enum ConnectError {
         address: HostPort,
     },
     /// The peer's certificate does not prove who it must be.
-    #[error("{address} did not prove to be the control plane of this installation")]
+    #[error("{address} did not prove to be the control plane of this pool")]
     Identity {
         /// What was dialled.
         address: HostPort,

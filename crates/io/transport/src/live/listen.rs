@@ -179,7 +179,7 @@ impl LiveArriving {
     /// Completes the handshake and reads which session it is for, within 10 s.
     ///
     /// # Errors
-    /// The peer was too slow, or is nobody of this installation.
+    /// The peer was too slow, or is nobody of this pool.
     pub async fn finish(self) -> Result<LiveBinding, LiveAcceptError> {
         set_up(&self.tcp).map_err(LiveAcceptError::Failed)?;
         let place = Arc::new(self.place);

@@ -90,7 +90,7 @@ async fn a_dialler_refuses_another_relay() {
     assert_eq!(mismatch.found, bench.relay);
 }
 
-/// A relay of another installation is refused, and a node of another installation is.
+/// A relay of another pool is refused, and a node of another pool is.
 #[tokio::test]
 async fn other_authorities_are_refused_by_both_ends() {
     let bench = Bench::new();

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Peer {
     /// This one only.
     Exactly(Identity),
-    /// Any node or relay of the installation: policy decides what it may do.
+    /// Any node or relay of the pool: policy decides what it may do.
     AnyMember,
-    /// Any node of the installation.
+    /// Any node of the pool.
     AnyNode,
 }
 
@@ -62,8 +62,8 @@ pub(crate) enum VerifyFault {
     /// Chain, time or use.
     #[error("the peer's certificate is not valid: {0}")]
     Chain(rustls::Error),
-    /// No identity of this installation.
-    #[error("the peer's certificate names no identity of this installation: {0}")]
+    /// No identity of this pool.
+    #[error("the peer's certificate names no identity of this pool: {0}")]
     NoIdentity(Arc<CertificateError>),
     /// Another identity.
     #[error(transparent)]

@@ -484,7 +484,7 @@ impl From<api::TokenView> for Token {
     }
 }
 
-/// The installation at a glance.
+/// The pool at a glance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of the control plane.

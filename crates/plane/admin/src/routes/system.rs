@@ -76,7 +76,7 @@ pub(super) async fn whoami(Extension(principal): Extension<Principal>) -> Json<W
     })
 }
 
-/// The installation at a glance.
+/// The pool at a glance.
 #[utoipa::path(
     get, path = "/v1/status", tag = "system", operation_id = "status", security(("bearer" = [])),
     responses((status = 200, body = Status), (status = "default", body = ErrorBody))

@@ -402,7 +402,7 @@ pub struct SettingView {
     pub source: &'static str,
 }
 
-/// The installation at a glance.
+/// The pool at a glance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusView {
     /// Version of the control plane.
@@ -447,7 +447,7 @@ pub struct StatusView {
 pub struct Look {
     /// When.
     pub at: WallTime,
-    /// The installation.
+    /// The pool.
     pub status: StatusView,
     /// Relays, by id.
     pub relays: Vec<RelayView>,

@@ -21,11 +21,11 @@ use fairlead_trust::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Most nodes of an installation: their 16-byte ids take 74 KiB of every relay's policy.
+/// Most nodes of a pool: their 16-byte ids take 74 KiB of every relay's policy.
 pub const NODES_MAX: usize = 4_096;
 /// Most relays of the pool.
 pub const RELAYS_MAX: usize = 64;
-/// Most links of an installation. All of them fit into the 1 MiB of one relay's policy, as they
+/// Most links of a pool. All of them fit into the 1 MiB of one relay's policy, as they
 /// must where it is the only relay: an endpoint and its route take 101 bytes.
 pub const LINKS_MAX: usize = 4_096;
 /// Most links that one node publishes and consumes. All of them fit into the 1 MiB of its policy: a

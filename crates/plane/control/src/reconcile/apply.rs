@@ -121,7 +121,7 @@ impl Apply {
                  numbers were raised above theirs"
             );
             let facts = |leader_term: u64, revision: u64| serde_json::json!({ "leader_term": leader_term, "revision": revision });
-            let note = AuditNote::new("control", "policy.numbers.raise", "installation");
+            let note = AuditNote::new("control", "policy.numbers.raise", "pool");
             change.note(
                 note.before(&facts(term, revision))
                     .after(&facts(next_term, next_revision)),

@@ -55,7 +55,7 @@ impl Control {
         };
         let away = || {
             ApiError::new(
-                ApiCode::RelayNotConnected,
+                ApiCode::NodeNotConnected,
                 format!(
                     "consumer {} is not connected: it cannot try the path",
                     view.from.name

@@ -156,7 +156,7 @@ async fn a_path_is_tried_by_its_consumer() {
         })
         .await;
     let away = plane.control.check_link("db", None).await.unwrap_err();
-    assert_eq!(away.code, ApiCode::RelayNotConnected, "{away}");
+    assert_eq!(away.code, ApiCode::NodeNotConnected, "{away}");
     let unknown = plane.control.check_link("db", Some("nope")).await.unwrap_err();
     assert_eq!(unknown.code, ApiCode::NotFound, "{unknown}");
     let mut session = Copy::connect(&plane, &alpha, 1, "a").await.welcomed().await;

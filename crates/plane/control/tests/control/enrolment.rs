@@ -1,6 +1,6 @@
 //! One-shot tokens: who may use one, how often, and what a refusal says.
 
-use crate::fixture::{FROM, Plane, request};
+use crate::fixture::{FROM, Member, Plane, request};
 use fairlead_control::api::{AddRelay, AddToken, MemberRole, RelayState};
 use fairlead_host::Clock;
 use fairlead_model::{ApiCode, WallTime};
@@ -228,6 +228,13 @@ async fn one_host_holds_one_relay() {
         .unwrap_err();
     assert_eq!(refused.code, ApiCode::HostHasRelay);
     assert_eq!(refused.details["relay"], "one");
+    // What it advises works: a new token for one that never came.
+    assert!(
+        refused.message.contains("`fairlead relay token one`"),
+        "{refused}"
+    );
+    let role = MemberRole::Relay;
+    plane.control.reissue(&plane.admin, role, "one").await.unwrap();
     assert_eq!(
         plane.control.relay("two").await.unwrap().state,
         RelayState::Pending
@@ -237,6 +244,14 @@ async fn one_host_holds_one_relay() {
         .enrol(request(&plane, "relay", &second, "b", &key), FROM)
         .await
         .unwrap();
+    // One that has come is not given a new token: it is removed, when it may.
+    let (third, fourth) = (plane.add_relay("three").await, plane.add_relay("four").await);
+    let third = (Member::enrol(&plane, "relay", &third).await, third);
+    let _connected = crate::fixture::Relay::connect(&plane, &third.0).await;
+    let again = request(&plane, "relay", &fourth, &third.1, &key);
+    let refused = plane.control.enrol(again, FROM).await.unwrap_err();
+    assert!(refused.message.contains("`fairlead relay rm three`"), "{refused}");
+    assert!(!refused.message.contains("relay token"), "{refused}");
     plane.stop().await;
 }
 

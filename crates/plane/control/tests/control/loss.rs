@@ -42,7 +42,7 @@ fn remove(path: &Path) {
 
 /// A store that is gone or empty beside keys: refused with its name, and nothing is touched.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_store_is_no_new_installation() {
+async fn a_lost_store_is_no_new_pool() {
     for store in Backend::ALL {
         for lost in ["file", "content", "folder"] {
             let dir = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ async fn a_lost_or_foreign_key_is_refused() {
 }
 
 /// A first start that was killed at any instant goes on by itself. Its steps in their order: the
-/// mark, the store, the keys, the installation in the store, the mark's removal, the token.
+/// mark, the store, the keys, the pool in the store, the mark's removal, the token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_start_that_was_killed_goes_on() {
     let whole = tempfile::tempdir().unwrap();

@@ -97,7 +97,7 @@ async fn a_removal_outlives_a_restart() {
     plane.stop().await;
     let plane = Plane::start(dir.path()).await;
     assert!(plane.control.nodes().await.is_empty() && plane.control.relays().await.is_empty());
-    // The control plane is at another address; the certificate is of the same installation.
+    // The control plane is at another address; the certificate is of the same pool.
     assert_eq!(attempt(&plane, &alpha).await.code(), Code::PermissionDenied);
     plane.control.verify_audit().await.unwrap();
     plane.stop().await;

@@ -130,7 +130,7 @@ async fn attempt(plane: &Plane, channel: Channel) -> Status {
     }
 }
 
-/// The gRPC face serves nobody without a certificate of this installation, and the REST face, where
+/// The gRPC face serves nobody without a certificate of this pool, and the REST face, where
 /// none is asked for, serves no gRPC.
 #[tokio::test]
 async fn strangers_are_not_served() {

@@ -188,3 +188,26 @@ fn a_relay_that_was_stopped_has_one_fault() {
     assert!(one(&found, "state").advice.contains("start its relay service"));
     assert_eq!(one(&found, "worker").outcome, Outcome::NotMeasured);
 }
+
+/// A relay, a node and a link may share a name: it is said, and one of them can be named alone.
+#[test]
+fn a_name_of_several_is_told_apart_by_its_kind() {
+    let is = |text: Option<&str>| {
+        ["relay", "node", "link"].map(|kind| Wanted::of(text).is(kind, "paris-1", "an-id"))
+    };
+    assert_eq!(is(None), [true; 3]);
+    assert_eq!(is(Some("paris-1")), [true; 3]);
+    assert_eq!(is(Some("an-id")), [true; 3]);
+    assert_eq!(is(Some("node/paris-1")), [false, true, false]);
+    assert_eq!(is(Some("node/an-id")), [false, true, false]);
+    assert_eq!(is(Some("relay/tokyo")), [false; 3]);
+    let mut report = Report::default();
+    several(&mut report, "paris-1", [("relay", 1), ("node", 0), ("link", 0)]);
+    assert!(report.checks().is_empty());
+    several(&mut report, "paris-1", [("relay", 1), ("node", 1), ("link", 0)]);
+    let found = &report.checks()[0].found;
+    assert!(
+        found.contains("a relay and a node") && found.contains("`fairlead doctor relay/paris-1`"),
+        "{found}"
+    );
+}

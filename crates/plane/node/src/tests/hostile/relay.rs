@@ -1,4 +1,4 @@
-//! A relay that speaks hop as every other, with a certificate of the installation, and lies.
+//! A relay that speaks hop as every other, with a certificate of the pool, and lies.
 
 use super::ring::{Recording, Ring, incoming};
 use super::tricks::{Drops, Tamper, Trick};
