@@ -1,3 +1,5 @@
+//! Tables and texts at several widths: nothing is wider than the terminal, and nothing is lost.
+
 use super::*;
 
 fn style(fit: Option<usize>) -> Style {
