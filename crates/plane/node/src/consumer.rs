@@ -163,8 +163,10 @@ impl Consumer {
         )
         .with_taken(opened.taken)
         .on_connected({
+            let (consumer, route) = (self.clone(), consumption.route);
             let metrics = self.metrics.clone();
             Box::new(move || {
+                consumer.listeners.carried(route, consumer.clock.mono());
                 let role = StreamRole::Consumer;
                 metrics.streams_opened.get_or_create(&role.into()).inc();
                 if let Some(held) = take(&held) {

@@ -44,8 +44,10 @@ const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct ListenerState {
     /// `Err` says why it does not listen.
     pub(crate) bound: Result<(), String>,
-    /// The latest connection that was turned away with a code.
+    /// The latest connection that was turned away with a code, while none after it was carried.
     pub(crate) last_refusal: Option<LastRefusal>,
+    /// How many were turned away with a code since the listener came.
+    refusals: u64,
 }
 
 /// The latest refusal of a route, and how many there were since its listener came.
@@ -67,7 +69,7 @@ pub(crate) struct ListenerTable {
 #[derive(Debug, Default)]
 struct States {
     of: BTreeMap<RouteId, ListenerState>,
-    /// When a refusal was told at once last.
+    /// When a refusal, or that one was overcome, was told at once last.
     told: Option<MonoTime>,
 }
 
@@ -96,12 +98,28 @@ impl ListenerTable {
         let Some(state) = table.of.get_mut(&route) else {
             return;
         };
-        let before = state.last_refusal.map_or(0, |refusal| refusal.count);
+        state.refusals = state.refusals.saturating_add(1);
         state.last_refusal = Some(LastRefusal {
             code,
             at,
-            count: before.saturating_add(1),
+            count: state.refusals,
         });
+        self.tell(&mut table, now);
+    }
+
+    /// Notes that a connection of `route` is carried to its target: what was refused before is overcome.
+    pub(crate) fn carried(&self, route: RouteId, now: MonoTime) {
+        let mut table = self.lock();
+        let overcome = table
+            .of
+            .get_mut(&route)
+            .and_then(|state| state.last_refusal.take());
+        if overcome.is_some() {
+            self.tell(&mut table, now);
+        }
+    }
+
+    fn tell(&self, table: &mut States, now: MonoTime) {
         if table
             .told
             .is_none_or(|told| now.since(told) >= REFUSALS_TOLD_EVERY)
@@ -117,8 +135,12 @@ impl ListenerTable {
         if before.is_some_and(|state| state.bound == bound) {
             return;
         }
-        let last_refusal = before.and_then(|state| state.last_refusal);
-        table.of.insert(route, ListenerState { bound, last_refusal });
+        let state = ListenerState {
+            bound,
+            last_refusal: before.and_then(|state| state.last_refusal),
+            refusals: before.map_or(0, |state| state.refusals),
+        };
+        table.of.insert(route, state);
         self.changed.notify_one();
     }
 
@@ -381,6 +403,18 @@ mod tests {
         let later = start.plus(REFUSALS_TOLD_EVERY);
         table.turned_away(two, RefusalCode::BadGrant, at, later);
         assert!(told().await);
+        // One that is carried ends it, and is told as seldom; the next refusal counts on.
+        table.carried(one, later);
+        assert!(!told().await);
+        assert_eq!(counts(), [None, Some((RefusalCode::BadGrant, 2))]);
+        let latest = later.plus(REFUSALS_TOLD_EVERY);
+        table.turned_away(one, RefusalCode::TargetRefused, at, later);
+        table.carried(one, latest);
+        assert!(told().await);
+        table.carried(one, latest.plus(REFUSALS_TOLD_EVERY));
+        assert!(!told().await, "nothing was overcome");
+        table.turned_away(one, RefusalCode::TargetRefused, at, latest);
+        assert_eq!(counts()[0], Some((RefusalCode::TargetRefused, 4)));
         table.keep(|route| route == two);
         table.set(one, Ok(()));
         assert_eq!(counts(), [None, Some((RefusalCode::BadGrant, 2))]);

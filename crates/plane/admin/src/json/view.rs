@@ -329,8 +329,7 @@ pub struct Link {
     /// Why the consumer cannot listen; empty while it can, or has not said.
     #[serde(default)]
     pub listen_error: String,
-    /// The latest connection to its listener that was turned away, if any was since the consumer's
-    /// daemon started.
+    /// The latest connection to its listener that was turned away, if none was carried since.
     #[serde(default)]
     pub last_refusal: Option<Refusal>,
 }

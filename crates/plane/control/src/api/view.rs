@@ -309,8 +309,7 @@ pub struct LinkView {
     pub waiting_for: Vec<String>,
     /// Why the consumer cannot listen; empty while it can, or has not said.
     pub listen_error: String,
-    /// The latest connection to its listener that was turned away; `None` where none was since the
-    /// consumer's daemon started.
+    /// The latest connection to its listener that was turned away; `None` where one was carried since.
     pub last_refusal: Option<RefusalView>,
 }
 

@@ -68,6 +68,23 @@ async fn targets_fail_by_code() {
     .await;
 }
 
+/// A link whose target was away works once it is there, and no refusal is told of it any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refusal_that_is_overcome_is_not_told() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    let pool = Pool::start(1, &[address.to_string()]).await;
+    let told = || control::listener_states(&pool.alpha.started.listeners)[0].last_refusal;
+    is_reset(&pool, 0).await;
+    eventually("the refusal to be told", || told().is_some()).await;
+    let target = TcpListener::bind(address).await.unwrap();
+    let connection = pool.connect(0).await;
+    let _accepted = target.accept().await.unwrap();
+    eventually("the refusal to be overcome", || told().is_none()).await;
+    drop(connection);
+}
+
 /// F-08: an endpoint that the publisher does not know, although a relay still sends to it, has its
 /// own code, in under a second and for good; nothing is left of the stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
