@@ -346,7 +346,8 @@ fn start_probe(dialler: &Arc<Dialler>, request: pb::ProbeRequest, probes: &mut J
             },
             Err(error) => {
                 let error = chain(&error);
-                tracing::info!(relay = %probe.relay, error, "probe failed");
+                // The control plane asks again within seconds, and shows it with the relay that it is about.
+                tracing::debug!(relay = %probe.relay, error, "probe failed");
                 failed(&request, error)
             }
         }

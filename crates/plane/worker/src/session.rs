@@ -146,7 +146,7 @@ async fn session(relay: Arc<Relay>, number: SessionNumber, carrier: Carrier) {
         withdrawn: Arc::clone(&wakes.withdrawn),
     };
     relay.add_session(number, &carrier, to);
-    if let Some(suppressed) = told::session("up") {
+    if let Some(suppressed) = said(carrier.peer(), "up") {
         info!(remote = %carrier.remote_address(), suppressed, "hop session up");
     }
     let end = tokio::select! {
@@ -158,8 +158,20 @@ async fn session(relay: Arc<Relay>, number: SessionNumber, carrier: Carrier) {
     let end = end.at_root(carrier.end());
     carrier.close(end.code());
     relay.remove_session(number);
-    if let Some(suppressed) = told::session("ended") {
+    if let Some(suppressed) = said(carrier.peer(), "ended") {
         info!(code = end.given(), reason = %chain(&end), suppressed, "hop session ended");
+    }
+}
+
+/// Whether a session's begin or end is news, with how many such lines were left out. The relays of a pool try
+/// each other's ports once a minute: that is none.
+fn said(peer: Identity, kind: &'static str) -> Option<u64> {
+    match peer {
+        Identity::Relay(relay) => {
+            debug!(%relay, kind, "a relay probes this port");
+            None
+        }
+        Identity::Node(_) | Identity::Control => told::session(kind),
     }
 }
 
@@ -439,7 +451,14 @@ async fn at(deadline: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fairlead_model::{NodeId, RelayId};
     use fairlead_transport::{CarrierEnd, LegCode, LegError};
+
+    #[test]
+    fn a_probe_of_the_port_is_no_news() {
+        assert_eq!(said(Identity::Relay(RelayId::from_bytes([1; 16])), "up"), None);
+        assert!(said(Identity::Node(NodeId::from_bytes([1; 16])), "up").is_some());
+    }
 
     /// A member that leaves closes its connection, and its control stream fails by that: the log has the code
     /// that the guide names, whichever of the two is seen first.
