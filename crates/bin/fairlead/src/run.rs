@@ -111,7 +111,11 @@ pub(crate) fn run(daemon: &Run) -> Result<(), Failure> {
             })?;
         }
         Run::Worker(flags) => {
-            worker(flags).inspect_err(|failure| tell_supervisor(failure.as_error(), io::stdout().lock()))?;
+            worker(flags).inspect_err(|failure| {
+                if std::env::var_os(fairlead_supervisor::SUPERVISED).is_some() {
+                    tell_supervisor(failure.as_error(), io::stdout().lock());
+                }
+            })?;
         }
         Run::Node(flags) => {
             let settings = NodeSettings::check(flags)?;

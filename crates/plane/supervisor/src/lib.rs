@@ -14,6 +14,7 @@ mod identity;
 mod keeper;
 mod metrics;
 mod process;
+pub use process::SUPERVISED;
 pub mod restart;
 mod session;
 mod shared;

@@ -74,6 +74,10 @@ impl Reason {
     }
 }
 
+/// The variable that tells a worker that its standard output is a supervisor's: there it says why it ends. One
+/// that is run by hand says it on standard error alone.
+pub const SUPERVISED: &str = "FAIRLEAD_SUPERVISED";
+
 impl Process {
     /// Starts the worker in its own process group, so that a Ctrl-C in a terminal reaches it only
     /// through the supervisor. It keeps running if this process dies.
@@ -86,6 +90,7 @@ impl Process {
         // The service manager waits for this process's word; the worker's would be refused and logged.
         let mut child = process
             .env_remove("NOTIFY_SOCKET")
+            .env(SUPERVISED, "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(false)
@@ -224,6 +229,12 @@ mod tests {
         // Its end does not wait for another one that holds the pipe.
         let mut process = Process::start(&shell("sleep 3 2>/dev/null & echo why; exit 1"), None).unwrap();
         assert_eq!(process.ended().await, "exited with code 1: why");
+    }
+
+    #[tokio::test]
+    async fn the_worker_knows_that_its_output_is_heard() {
+        let mut process = Process::start(&shell("[ \"$FAIRLEAD_SUPERVISED\" = 1 ]"), None).unwrap();
+        assert_eq!(process.ended().await, "exited with code 0");
     }
 
     #[tokio::test]

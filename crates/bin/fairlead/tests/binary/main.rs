@@ -10,3 +10,4 @@
 mod enrol;
 mod pool;
 mod reference;
+mod worker;
