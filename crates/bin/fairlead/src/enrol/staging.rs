@@ -26,6 +26,46 @@ pub(super) struct Staging {
     kept: bool,
     /// Held to the end: one enrolment into a place at a time.
     _lock: FolderLock,
+    /// Those that were not there. Dropped last, when what stood in them is gone or stays.
+    _parents: Parents,
+}
+
+/// Folders that this enrolment made on the way to the place. Dropped, those in which nothing is are removed.
+#[derive(Debug, Default)]
+struct Parents {
+    /// From the top down.
+    made: Vec<PathBuf>,
+}
+
+impl Parents {
+    fn make(folder: &Path) -> io::Result<Self> {
+        let mut parents = Self::default();
+        let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
+        for path in missing.into_iter().rev() {
+            match fs::create_dir(path) {
+                Ok(()) => parents.made.push(path.to_owned()),
+                // Another's.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // A file of that name, or a link to nowhere.
+        if folder.is_dir() {
+            Ok(parents)
+        } else {
+            Err(io::ErrorKind::NotADirectory.into())
+        }
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        for path in self.made.iter().rev() {
+            // One that is not empty is refused, and so is each above it.
+            let _ = fs::remove_dir(path);
+        }
+    }
 }
 
 impl Staging {
@@ -44,7 +84,7 @@ impl Staging {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             Some(_) | None => PathBuf::from("."),
         };
-        fs::create_dir_all(&parent).map_err(|e| failed("its parent cannot be made", e))?;
+        let parents = Parents::make(&parent).map_err(|e| failed("its parent cannot be made", e))?;
         let device = |path: &Path| fs::metadata(path).map(|m| m.dev());
         let other_device = |of_place| device(&parent).is_ok_and(|of_parent| of_parent != of_place);
         if device(place).is_ok_and(other_device) {
@@ -62,6 +102,7 @@ impl Staging {
             kept: folder.key_path().exists(),
             folder,
             _lock: lock,
+            _parents: parents,
         })
     }
 
@@ -143,7 +184,7 @@ mod tests {
         let path = first.path().to_owned();
         let key = first.key().unwrap().serialize_pem();
         drop(first);
-        assert!(!path.exists());
+        assert!(!path.exists() && !dir.path().join("a").exists());
 
         let mut first = Staging::open(&place).unwrap();
         let other = first.key().unwrap().serialize_pem();
@@ -155,6 +196,28 @@ mod tests {
         assert_eq!(again.key().unwrap().serialize_pem(), other);
         again.put_in_place().unwrap();
         assert!(place.join("identity/key.pem").exists() && !path.exists());
+    }
+
+    /// What it made on the way goes, and what was there stays; so does what another put there meanwhile.
+    #[test]
+    fn parents_that_were_made_go_with_what_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there");
+        fs::create_dir(&there).unwrap();
+        let place = there.join("a/b/member");
+        drop(Staging::open(&place).unwrap());
+        assert_eq!(fs::read_dir(&there).unwrap().count(), 0);
+        let staging = Staging::open(&place).unwrap();
+        fs::write(there.join("a/note"), "").unwrap();
+        drop(staging);
+        assert!(there.join("a/note").exists() && !there.join("a/b").exists());
+        fs::write(there.join("file"), "").unwrap();
+        Staging::open(&there.join("file/member")).unwrap_err();
+        Staging::open(&there.join("file/x/member")).unwrap_err();
+        // What is not begun at all leaves nothing either.
+        let long = "x".repeat(300);
+        Staging::open(&there.join("c").join(long)).unwrap_err();
+        assert!(!there.join("c").exists());
     }
 
     #[test]
