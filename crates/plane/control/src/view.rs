@@ -345,23 +345,33 @@ impl<'a> Viewer<'a> {
         };
         let from = report(record.consumer.0);
         let to = report(record.publisher.0);
+        let away = |id: NodeId| {
+            let enrolled = self.state.node(id).is_some_and(|n| n.enrolled.is_some());
+            if enrolled {
+                "is not connected"
+            } else {
+                "has not enrolled yet"
+            }
+        };
         if from.is_none() {
-            waits.push(format!("consumer {consumer} is not connected"));
+            waits.push(format!("consumer {consumer} {}", away(record.consumer.0)));
         }
         if to.is_none() {
-            waits.push(format!("publisher {publisher} is not connected"));
+            waits.push(format!("publisher {publisher} {}", away(record.publisher.0)));
         }
-        if let Some(to) = to
-            && !relays.iter().any(|r| is_registered(to, *r, record))
-        {
+        // Each of these two follows from what is named before it: that is said once.
+        let is_registered_at = |r: &RelayId| to.is_some_and(|to| is_registered(to, *r, record));
+        let registered = relays.iter().any(is_registered_at);
+        if to.is_some() && !relays.is_empty() && !registered {
             waits.push(format!(
                 "publisher {publisher} has not registered it on a relay yet"
             ));
         }
-        if let (Some(from), Some(to)) = (from, to)
-            && !relays.iter().any(|r| {
-                is_registered(to, *r, record) && from.relays.get(r).is_some_and(|reach| reach.connected)
-            })
+        if let Some(from) = from
+            && registered
+            && !relays
+                .iter()
+                .any(|r| is_registered_at(r) && from.relays.get(r).is_some_and(|reach| reach.connected))
         {
             waits.push(format!(
                 "consumer {consumer} reaches no relay where it is registered yet"

@@ -8,10 +8,17 @@ use crate::rest::RestClient;
 use crate::table;
 use fairlead_admin::json;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// So many are named that need attention for one reason.
+const NAMES_MAX: usize = 8;
 /// So many things that need attention are listed; `ls` has all.
 const LISTED_MAX: usize = 20;
+
+/// What a member waits for that has not enrolled.
+const ENROL: &str = "has not enrolled yet: run the command on its host that adding it printed; \
+                     `fairlead relay|node token NAME` prints one with a new token";
 
 /// What needs attention: on what, and why.
 type Attention = (String, String);
@@ -30,9 +37,19 @@ struct Page<'a> {
 struct Unready {
     /// `relay paris-1`.
     object: String,
-    /// Whether it waits for somebody to enrol it.
-    waits: bool,
+    waits: Waits,
     reason: String,
+}
+
+/// What somebody who is not ready waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Somebody is to enrol it.
+    Enrolment,
+    /// A member of it is to be enrolled, which needs attention itself.
+    Member,
+    /// Nobody: it comes right by itself.
+    Itself,
 }
 
 pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result<(), Failure> {
@@ -60,9 +77,12 @@ pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result
     }
     if !attention.is_empty() {
         table::line("");
-        let rows = attention.get(..LISTED_MAX).unwrap_or(&attention);
-        table::prose(["NEEDS ATTENTION", "WHY"], rows);
-        more(attention.len());
+        let rows = grouped(attention);
+        table::prose(
+            ["NEEDS ATTENTION", "WHY"],
+            rows.get(..LISTED_MAX).unwrap_or(&rows),
+        );
+        more(rows.len());
     }
     if !pending.is_empty() {
         table::line("");
@@ -85,7 +105,40 @@ fn warned(w: &json::Warning) -> Attention {
         "pool" => w.kind.clone(),
         kind => format!("{kind} {}", w.name),
     };
-    (object, once(&format!("{} {}", w.message, w.action)))
+    (object, once(&format!("{} {}", about(w), w.action)))
+}
+
+/// The message without its beginning, where that only names the object: it stands beside it.
+fn about(w: &json::Warning) -> &str {
+    let named = |rest: &str| {
+        let rest = w.message.get(w.kind.len()..)?.strip_prefix(rest)?;
+        rest.strip_prefix(" is ").or_else(|| rest.strip_prefix(": "))
+    };
+    let is_of_kind = w.message.to_lowercase().starts_with(&w.kind);
+    let about = named(&format!(" {}", w.name)).filter(|_| is_of_kind);
+    about.unwrap_or(&w.message)
+}
+
+/// What several need attention for alike is said once, where the first of them stands.
+fn grouped(attention: Vec<Attention>) -> Vec<Attention> {
+    let mut groups: Vec<(Vec<String>, String)> = Vec::new();
+    for (object, why) in attention {
+        match groups.iter_mut().find(|(_, known)| *known == why) {
+            Some((objects, _)) => objects.push(object),
+            None => groups.push((vec![object], why)),
+        }
+    }
+    let groups = groups.into_iter().map(|(objects, why)| (listed(&objects), why));
+    groups.collect()
+}
+
+/// Their names: `relay a, relay b and 3 more`.
+fn listed(objects: &[String]) -> String {
+    let shown = objects.get(..NAMES_MAX).unwrap_or(objects).join(", ");
+    match objects.len().saturating_sub(NAMES_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 /// Whatever is not ready, by the lists whose count says that something is not.
@@ -95,11 +148,16 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
         if state != "ready" {
             unready.push(Unready {
                 object: format!("{kind} {name}"),
-                waits: state == "pending",
+                waits: if state == "pending" {
+                    Waits::Enrolment
+                } else {
+                    Waits::Itself
+                },
                 reason,
             });
         }
     };
+    let mut to_enrol = BTreeSet::new();
     if status.relays_ready < status.relays {
         let relays: json::List<json::Relay> = client.get("/v1/relays").await?;
         for r in relays.items {
@@ -109,6 +167,9 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
     if status.nodes_ready < status.nodes {
         let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
         for n in nodes.items {
+            if n.state == "pending" {
+                to_enrol.insert(n.id);
+            }
             member("node", &n.name, &n.state, n.state_reason);
         }
     }
@@ -117,38 +178,53 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
         let waiting = links.items.into_iter().filter(|l| l.state != "ready");
         unready.extend(waiting.map(|l| Unready {
             object: format!("link {}", l.name),
-            waits: false,
+            waits: if [&l.from.id, &l.to.id].iter().any(|id| to_enrol.contains(*id)) {
+                Waits::Member
+            } else {
+                Waits::Itself
+            },
             reason: once(&l.waiting_for.join("; ")),
         }));
     }
     Ok(unready)
 }
 
-/// What comes right by itself, in words. What waits for somebody goes to `attention`, where what has
-/// a warning is already.
+/// What comes right by itself, or with what needs attention, in words; what several wait for alike is said
+/// once. What waits for somebody goes to `attention`, where what has a warning is already.
 fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String> {
-    let mut settling = Vec::new();
-    for Unready {
-        object,
-        waits,
-        reason,
-    } in unready
-    {
-        if attention.iter().any(|(known, _)| *known == object) {
+    let mut settling: Vec<(Waits, String, Vec<String>)> = Vec::new();
+    for one in unready {
+        let (waits, reason) = (one.waits, one.reason);
+        if attention.iter().any(|(known, _)| *known == one.object) {
             continue;
         }
-        if waits {
-            attention.push((object, reason));
-        } else {
-            let why = if reason.is_empty() {
-                reason
-            } else {
-                format!(": {reason}")
-            };
-            settling.push(format!("settling: {object} is not ready yet{why}"));
+        if waits == Waits::Enrolment {
+            attention.push((one.object, ENROL.to_owned()));
+            continue;
+        }
+        let alike = settling
+            .iter_mut()
+            .find(|(w, why, _)| (*w, why) == (waits, &reason));
+        match alike {
+            Some((_, _, objects)) => objects.push(one.object),
+            None => settling.push((waits, reason, vec![one.object])),
         }
     }
-    settling
+    let said = settling.into_iter().map(|(waits, reason, objects)| {
+        let word = if waits == Waits::Member {
+            "waiting"
+        } else {
+            "settling"
+        };
+        let verb = if objects.len() == 1 { "is" } else { "are" };
+        let why = if reason.is_empty() {
+            reason
+        } else {
+            format!(": {reason}")
+        };
+        format!("{word}: {} {verb} not ready yet{why}", listed(&objects))
+    });
+    said.collect()
 }
 
 /// What a pool that carries nothing lacks first.
@@ -181,7 +257,7 @@ fn summary(s: &json::Status) {
 mod tests {
     use super::*;
 
-    fn unready(object: &str, waits: bool, reason: &str) -> Unready {
+    fn unready(object: &str, waits: Waits, reason: &str) -> Unready {
         Unready {
             object: object.to_owned(),
             waits,
@@ -204,20 +280,72 @@ mod tests {
     fn what_is_not_ready_is_said_once() {
         let mut attention = vec![("relay a".to_owned(), "It is offline.".to_owned())];
         let all = vec![
-            unready("relay a", false, "its supervisor is not connected"),
-            unready("node b", true, "it has not enrolled yet"),
-            unready("link web", false, "no relay is ready to carry it"),
-            unready("node c", false, ""),
+            unready("relay a", Waits::Itself, "its supervisor is not connected"),
+            unready("node b", Waits::Enrolment, "it has not enrolled yet"),
+            unready("node d", Waits::Enrolment, "it has not enrolled yet"),
+            unready("link web", Waits::Itself, "no relay is ready to carry it"),
+            unready("link db", Waits::Member, "consumer b has not enrolled yet"),
+            unready("link ssh", Waits::Itself, "no relay is ready to carry it"),
+            unready("node c", Waits::Itself, ""),
         ];
         assert_eq!(
             settling(all, &mut attention),
             [
-                "settling: link web is not ready yet: no relay is ready to carry it",
+                "settling: link web, link ssh are not ready yet: no relay is ready to carry it",
+                "waiting: link db is not ready yet: consumer b has not enrolled yet",
                 "settling: node c is not ready yet",
             ]
         );
-        let objects: Vec<&str> = attention.iter().map(|(object, _)| object.as_str()).collect();
-        assert_eq!(objects, ["relay a", "node b"]);
+        let rows = grouped(attention);
+        let objects: Vec<&str> = rows.iter().map(|(object, _)| object.as_str()).collect();
+        assert_eq!(objects, ["relay a", "node b, node d"]);
+        assert!(rows[1].1.contains("fairlead relay|node token NAME"), "{rows:?}");
+    }
+
+    /// The object stands beside its warning, which does not begin with it again; several of one fault are one row.
+    #[test]
+    fn a_warning_of_several_is_said_once() {
+        let warning = |kind: &str, name: &str, message: String| -> json::Warning {
+            serde_json::from_value(serde_json::json!({
+                "code": "X", "severity": "critical", "kind": kind, "id": name, "name": name,
+                "message": message, "action": "Start it.",
+            }))
+            .unwrap()
+        };
+        let offline = |name: &str| {
+            warning(
+                "relay",
+                name,
+                format!("Relay {name} is offline: its supervisor was stopped."),
+            )
+        };
+        let listens = warning("link", "web", "Link web: its consumer cannot listen.".to_owned());
+        let lease = warning("relay", "a", "Relay a's lease has ended.".to_owned());
+        let pool = warning("pool", "", "No relay is ready.".to_owned());
+        let rows = grouped(
+            [offline("a"), pool, offline("b"), listens, lease]
+                .iter()
+                .map(warned)
+                .collect(),
+        );
+        let rows: Vec<(&str, &str)> = rows
+            .iter()
+            .map(|(object, why)| (object.as_str(), why.as_str()))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (
+                    "relay a, relay b",
+                    "offline: its supervisor was stopped. Start it."
+                ),
+                ("pool", "No relay is ready. Start it."),
+                ("link web", "its consumer cannot listen. Start it."),
+                ("relay a", "Relay a's lease has ended. Start it."),
+            ]
+        );
+        let many: Vec<String> = (0..10).map(|n| format!("node {n}")).collect();
+        assert!(listed(&many).ends_with("node 7 and 2 more"), "{}", listed(&many));
     }
 
     #[test]

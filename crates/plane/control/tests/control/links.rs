@@ -365,3 +365,28 @@ async fn lost_grants_come_again() {
         .await;
     plane.stop().await;
 }
+
+/// A link says what it waits for, and nothing that only follows from that.
+#[tokio::test]
+async fn a_link_says_what_it_waits_for_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    plane.control.add_node(&plane.admin, "alpha").await.unwrap();
+    let beta = plane.node("beta").await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    let waits = async || plane.control.link("db").await.unwrap().waiting_for;
+    let expected = [
+        "no relay is ready to carry it",
+        "consumer alpha has not enrolled yet",
+        "publisher beta is not connected",
+    ];
+    assert_eq!(waits().await, expected);
+    let _beta = Node::connect(&plane, &beta).await;
+    plane
+        .until("the publisher is there", async |control| {
+            control.link("db").await.unwrap().waiting_for.len() < expected.len()
+        })
+        .await;
+    assert_eq!(waits().await, expected[..2]);
+    plane.stop().await;
+}
