@@ -51,6 +51,8 @@ pub(crate) struct RelayReport {
 pub(crate) struct NodeReport {
     /// Epoch and revision of the policy that it holds.
     pub(crate) policy: Option<(u64, u64)>,
+    /// The leader term below which it refuses a policy; 0 where it holds none.
+    pub(crate) leader_term: u64,
     pub(crate) policy_refused: String,
     /// The digest of the grants that it keeps; `None` where it does not say.
     pub(crate) grants: Option<[u8; 32]>,

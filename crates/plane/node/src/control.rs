@@ -406,6 +406,7 @@ impl ControlSession {
     fn status(&self) -> pb::NodeStatus {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let ((epoch, revision), grants_digest) = (keeper.head(), keeper.grants_digest());
+        let leader_term = keeper.leader_term();
         drop(keeper);
         let relays = self
             .relays
@@ -434,6 +435,7 @@ impl ControlSession {
             memory_bytes: fairlead_host::resources().rss_bytes,
             metrics: self.metrics_url.clone(),
             grants_digest: Bytes::copy_from_slice(&grants_digest),
+            leader_term: leader_term.0,
         }
     }
 }

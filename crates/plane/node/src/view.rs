@@ -242,6 +242,12 @@ impl ViewKeeper {
         policy.map_or((PolicyEpoch(0), Revision(0)), |p| (p.epoch, p.revision))
     }
 
+    /// The leader term below which a policy is refused; 0 without a policy.
+    pub(crate) fn leader_term(&self) -> LeaderTerm {
+        let policy = self.newest().policy.as_ref();
+        policy.map_or(LeaderTerm(0), |p| p.leader_term)
+    }
+
     /// The digest of the grants that are on disk.
     pub(crate) fn grants_digest(&self) -> [u8; 32] {
         fairlead_trust::grants_digest(self.kept.documents.grants.iter().map(AsRef::as_ref))

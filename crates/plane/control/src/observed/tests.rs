@@ -108,6 +108,7 @@ fn witnesses_are_connected_nodes() {
         };
         observed.lock().nodes.get_mut(&node).unwrap().status = Some(NodeReport {
             policy: None,
+            leader_term: 0,
             policy_refused: String::new(),
             grants: None,
             relays: BTreeMap::from([(relay(1), reach)]),

@@ -40,10 +40,7 @@ pub(super) fn ahead(
         let Some(head) = status.applied.filter(|head| head.epoch == epoch) else {
             continue;
         };
-        let (held, held_term) = (
-            head.revision.0,
-            head.leader_term.0.max(refused_for(&status.policy_refused)),
-        );
+        let (held, held_term) = (head.revision.0, head.leader_term.0);
         let is_other = held == policy.revision.0 && head.root != policy.root();
         let is_ahead = held > policy.revision.0 || is_other || held_term > term;
         let is_older = !status.policy_refused.is_empty() && policy.leader_term.0 < term;
@@ -58,7 +55,7 @@ pub(super) fn ahead(
         let Some((_, held)) = status.policy.filter(|(of, _)| *of == epoch.0) else {
             continue;
         };
-        let held_term = refused_for(&status.policy_refused);
+        let held_term = status.leader_term;
         let is_ahead = held > policy.revision.0 || held_term > term;
         let is_older = !status.policy_refused.is_empty() && policy.leader_term.0 < term;
         if is_ahead || is_older {
@@ -84,34 +81,9 @@ fn within(theirs: u64, ours: u64) -> u64 {
     if is_step { theirs } else { 0 }
 }
 
-/// The leader term that a member holds by its refusal's words; 0 where they speak of none.
-fn refused_for(refused: &str) -> u64 {
-    if !refused.contains("leader term ") {
-        return 0;
-    }
-    let digits = refused
-        .rsplit(|c: char| !c.is_ascii_digit())
-        .find(|part| !part.is_empty());
-    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Relays and nodes say it in their own words.
-    #[test]
-    fn the_held_term_is_read_from_a_refusal() {
-        for (refused, term) in [
-            ("its leader term 2 is below 4", 4),
-            ("the node policy is of leader term 1, held is 3", 3),
-            ("its revision 10 is below 11", 0),
-            ("its leader term 1 is below 99999999999999999999999", 0),
-            ("", 0),
-        ] {
-            assert_eq!(refused_for(refused), term, "{refused}");
-        }
-    }
 
     /// A member's word lifts a counter by a bounded step, and never back.
     #[test]

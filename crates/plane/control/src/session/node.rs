@@ -343,6 +343,7 @@ async fn record_connected(inner: &Inner, id: NodeId, caller: Caller) -> Result<(
 fn report(status: pb::NodeStatus) -> NodeReport {
     NodeReport {
         policy: (status.policy_epoch > 0).then_some((status.policy_epoch, status.policy_revision)),
+        leader_term: status.leader_term,
         policy_refused: text(status.policy_refused),
         grants: status.grants_digest.as_ref().try_into().ok(),
         relays: status

@@ -593,6 +593,7 @@ fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
     if let Some(policy) = &held.policy {
         status.policy_epoch = policy.epoch.0;
         status.policy_revision = policy.revision.0;
+        status.leader_term = policy.leader_term.0;
         for relay in &policy.relays {
             let connected = !unreachable.contains(&relay.relay);
             let registered = policy
@@ -639,9 +640,7 @@ async fn node_task(
                         v.policies += 1;
                         let held_term = v.policy.as_ref().map(|p| p.leader_term);
                         if v.refuses_older && Some(policy.leader_term) < held_term {
-                            let (offered, held) = (policy.leader_term, held_term.unwrap());
-                            v.refused =
-                                format!("the node policy is of leader term {offered}, held is {held}");
+                            v.refused = "an older leader's".to_owned();
                             return;
                         }
                         v.refused.clear();

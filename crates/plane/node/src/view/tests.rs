@@ -57,6 +57,11 @@ fn only_newer_policies_are_let_in() {
         keeper.offer_policy(sign(1, 1, 6)),
         Err(Refused::OlderTerm { .. })
     ));
+    assert_eq!(
+        keeper.leader_term(),
+        LeaderTerm(2),
+        "the control plane is told by which term"
+    );
     assert!(matches!(
         keeper.offer_policy(sign(2, 1, 4)),
         Err(Refused::Older { .. })
