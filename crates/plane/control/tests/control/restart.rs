@@ -1,6 +1,6 @@
 //! A control plane that is opened again goes on where it was.
 
-use crate::fixture::{Node, Plane, Relay};
+use crate::fixture::{Node, NodeView, Plane, Relay};
 use fairlead_control::api::{LinkState, RelayState};
 use fairlead_control::{Control, ControlSettings, OpenError};
 use fairlead_trust::OpenClaim;
@@ -273,5 +273,40 @@ async fn a_restored_control_plane_goes_above_what_its_members_hold() {
         .filter(|a| *a == "policy.numbers.raise")
         .count();
     assert!((1..=2).contains(&raised), "{raised}");
+    plane.stop().await;
+}
+
+/// R-POL-04: a node alone says by which leader term it refuses what a restored control plane signs, in a field:
+/// the words of its refusal are for people.
+#[tokio::test]
+async fn a_restored_control_plane_goes_above_a_nodes_leader_term() {
+    let (dir, backup) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let plane = Plane::start(dir.path()).await;
+    let clock = Arc::clone(&plane.clock);
+    let (alpha, _beta) = (plane.node("alpha").await, plane.node("beta").await);
+    plane.stop().await;
+    copy(dir.path(), &backup.path().join("control"));
+    let mut held = NodeView::default();
+    for port in [15_432, 15_433] {
+        let plane = Plane::start_with(dir.path(), true, Arc::clone(&clock)).await;
+        plane.link(&format!("db-{port}"), "alpha", "beta", port).await;
+        let node = Node::connect_with(&plane, &alpha, held).await;
+        plane
+            .until("it holds the change", async |c| {
+                c.node("alpha").await.unwrap().policy.is_current()
+            })
+            .await;
+        plane.stop().await;
+        held = node.vanish().await;
+    }
+    let term = held.policy.as_ref().unwrap().leader_term;
+    held.refuses_older = true;
+    let plane = Plane::start_with(&backup.path().join("control"), true, clock).await;
+    assert!(plane.control.status().await.leader_term < term.0);
+    let node = Node::connect_with(&plane, &alpha, held).await;
+    node.until("a policy of a higher term", |v| {
+        v.policy.as_ref().is_some_and(|p| p.leader_term > term)
+    })
+    .await;
     plane.stop().await;
 }
