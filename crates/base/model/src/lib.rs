@@ -23,8 +23,8 @@ pub use address::{HostPort, ListenAddress, TargetAddress};
 pub use class::ServiceClass;
 pub use code::ApiCode;
 pub use counter::{
-    BootCounter, Generation, LeaderTerm, LeaseSeq, LegEpoch, PolicyEpoch, RegistrationEpoch, Revision,
-    StreamNumber,
+    BootCounter, Generation, LeaderTerm, LeaseSeq, LegEpoch, PolicyEpoch, RegistrationBoot,
+    RegistrationEpoch, Revision, StreamNumber,
 };
 pub use domain::FailureDomain;
 pub use id::{

@@ -4,8 +4,8 @@ use crate::frame::{Frame, Hello, Ping, Refusal, Register};
 use crate::{SessionFault, VERSION};
 use bytes::Bytes;
 use fairlead_model::{
-    BootCounter, EndpointId, Generation, MonoTime, ProcessBootId, RefusalCode, RegistrationEpoch, RelayId,
-    SessionId,
+    EndpointId, Generation, MonoTime, ProcessBootId, RefusalCode, RegistrationBoot, RegistrationEpoch,
+    RelayId, SessionId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct NodeControlConfig {
     /// This run of the daemon.
     pub process_boot: ProcessBootId,
     /// How often the daemon has started.
-    pub boot: BootCounter,
+    pub boot: RegistrationBoot,
     /// Rises with each hop session of this run, whatever the relay.
     pub session_number: u32,
     /// Software version, for the relay's log.
@@ -460,9 +460,7 @@ fn register(config: &NodeControlConfig, endpoint: EndpointId, generation: Genera
     Register {
         endpoint,
         generation,
-        epoch: RegistrationEpoch(
-            (config.boot.0.min(u32::MAX.into()) << 32) | u64::from(config.session_number),
-        ),
+        epoch: RegistrationEpoch::of(config.boot, config.session_number),
     }
 }
 

@@ -3,7 +3,7 @@
 pub use crate::identity::IdentityFault;
 use fairlead_host::member::MemberError;
 use fairlead_host::{LockError, StateError};
-use fairlead_model::RelayId;
+use fairlead_model::{BootCounter, RelayId};
 use fairlead_telemetry::ServeError;
 use fairlead_transport::DialError;
 use std::net::SocketAddr;
@@ -140,6 +140,9 @@ pub enum NodeError {
     /// The boot counter must be on disk before a peer is told of it.
     #[error("the start of the daemon cannot be recorded")]
     Boot(#[from] StateError),
+    /// Registrations keep 32 bits of it (R-ADM-04); the next start counts on from the wall clock.
+    #[error("the boot counter is at {0}, past its end: start the daemon again, with the host's clock right")]
+    BootCount(BootCounter),
     /// No UDP socket.
     #[error("no connections can be made")]
     Dialler(#[source] DialError),

@@ -27,6 +27,7 @@ use fairlead_hop::liveness;
 use fairlead_host::headroom::{share, used_shares};
 use fairlead_host::member::{MemberFolder, MemberRole, RuntimeInfo};
 use fairlead_host::{Clock, FolderLock, Headroom, SystemClock, rng};
+use fairlead_model::RegistrationBoot;
 use fairlead_telemetry::{Health, Metrics, RateLimitedLog, Served, chain};
 use fairlead_transport::{CarrierConfig, Dialler};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -99,6 +100,7 @@ pub(crate) async fn start_and_wait(
     let mut state = NodeState::new(&config.dir);
     let run = state.count_boot(&*clock, lock.place())?;
     let boot = run.boot;
+    let registrations = RegistrationBoot::of(boot).ok_or(NodeError::BootCount(boot))?;
     let keeper = ViewKeeper::load(node, keys, state);
     let view = keeper.subscribe();
 
@@ -201,7 +203,7 @@ pub(crate) async fn start_and_wait(
         publisher,
         clock: clock.clone(),
         metrics: metrics.clone(),
-        boot,
+        boot: registrations,
         process_boot,
         software: config.version,
         session_numbers: AtomicU32::new(0),

@@ -11,7 +11,9 @@ use fairlead_hop::frame::Frame;
 use fairlead_hop::liveness::{Death, Doubt};
 use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent, RegistrationState, SessionFault};
 use fairlead_host::{Clock, rng};
-use fairlead_model::{BootCounter, EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RelayId};
+use fairlead_model::{
+    EndpointId, Generation, Identity, ProcessBootId, RefusalCode, RegistrationBoot, RelayId,
+};
 use fairlead_telemetry::{RateLimitedLog, chain};
 use fairlead_transport::{
     Carrier, CarrierEnd, DialError, Dialler, FrameReadError, FrameWriteError, Knock, Leg, LegCode,
@@ -61,7 +63,7 @@ pub(crate) struct SessionContext {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
-    pub(crate) boot: BootCounter,
+    pub(crate) boot: RegistrationBoot,
     pub(crate) process_boot: ProcessBootId,
     pub(crate) software: &'static str,
     /// Counts the sessions of this run, whatever the relay.

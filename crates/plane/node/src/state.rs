@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use fairlead_codec::{ReadError, Reader, WriteError, Writer};
 use fairlead_host::{Clock, LockPlace, StateError, StateFile};
-use fairlead_model::BootCounter;
+use fairlead_model::{BootCounter, RegistrationBoot};
 use fairlead_transport::PairRun;
 use std::path::Path;
 use std::time::Duration;
@@ -97,7 +97,13 @@ impl NodeState {
         place: Option<LockPlace>,
     ) -> Result<PairRun, StateError> {
         let last = match self.boot.load() {
-            Ok(bytes) => bytes.as_deref().and_then(decode_run),
+            Ok(bytes) => bytes.as_deref().and_then(decode_run).filter(|(boot, _)| {
+                let fits = RegistrationBoot::of(*boot).is_some();
+                if !fits {
+                    tracing::warn!(%boot, "boot counter is past its end; it goes on from the wall clock");
+                }
+                fits
+            }),
             Err(StateError::Damaged { path, what }) => {
                 tracing::warn!(path = %path.display(), what, "boot counter is damaged; it goes on from the wall clock");
                 None
@@ -224,14 +230,23 @@ mod tests {
             assert!(next > last);
             last = next;
         }
-        // What a registration's epoch keeps of it.
-        assert!(u32::try_from(last.0).is_ok(), "{last:?}");
+        // A registration's epoch has room for it.
+        assert!(RegistrationBoot::of(last).is_some(), "{last:?}");
         state.save(&Documents::default()).unwrap();
         let file = dir.path().join("boot.state");
         std::fs::write(&file, b"junk").unwrap();
         let first = state.count_boot(&clock, None).unwrap().boot;
         // The starts of one second are ahead of the clock by their number.
         assert!(first.0 + 2 >= last.0);
+        // One that registrations have no room for is as good as lost.
+        let mut past = StateFile::new(file.clone(), BOOT_MAGIC, BOOT_LEN);
+        past.save(&u64::MAX.to_be_bytes()).unwrap();
+        let counted = state.count_boot(&clock, None).unwrap().boot;
+        assert!(
+            counted > first && RegistrationBoot::of(counted).is_some(),
+            "{counted}"
+        );
+        let first = counted;
         // At once again, and with no file at all.
         std::fs::remove_file(&file).unwrap();
         assert!(state.count_boot(&clock, None).unwrap().boot > first);

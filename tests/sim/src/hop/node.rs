@@ -26,7 +26,7 @@ const FAREWELL_MAX: Duration = Duration::from_millis(300);
 pub(super) struct Node {
     pub(super) host: Host,
     /// On disk: how often the daemon has started, or the wall clock at a start without the file.
-    pub(super) boot: u64,
+    pub(super) boot: u32,
     pub(super) lost_boot_file: bool,
     /// Seconds that the wall clock is ahead of the simulated time's start.
     pub(super) wall: i64,
@@ -122,7 +122,7 @@ impl World<'_> {
             Who::Node(n) => {
                 let seconds = i64::try_from(self.now.0 / 1_000_000_000).unwrap();
                 let node = &mut self.nodes[n];
-                let wall = u64::try_from(node.wall + seconds).unwrap();
+                let wall = u32::try_from(node.wall + seconds).unwrap();
                 let known = if std::mem::take(&mut node.lost_boot_file) {
                     0
                 } else {

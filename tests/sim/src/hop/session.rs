@@ -10,7 +10,7 @@ use fairlead_hop::liveness::{
     AttemptFailure, Death, LiveMessage, LostCause, NODE_KEEP_ALIVE, NodeAction, NodeLiveness, PING_INTERVAL,
 };
 use fairlead_hop::{NodeControl, NodeControlConfig, NodeEvent};
-use fairlead_model::{BootCounter, MonoTime, ProcessBootId, RefusalCode, SessionId};
+use fairlead_model::{MonoTime, ProcessBootId, RefusalCode, RegistrationBoot, SessionId};
 use std::time::Duration;
 
 /// How long a relay's process may take for its part of a liveness connection's handshake.
@@ -69,7 +69,7 @@ impl World<'_> {
         let config = NodeControlConfig {
             session: id,
             process_boot: boot_id(run),
-            boot: BootCounter(self.nodes[n].boot),
+            boot: RegistrationBoot::new(self.nodes[n].boot),
             session_number: number,
             software: String::new(),
         };

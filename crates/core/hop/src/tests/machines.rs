@@ -4,7 +4,7 @@ use super::frames::frame;
 use crate::frame::{Answer, Frame, Refusal, Register};
 use crate::*;
 use fairlead_model::{
-    BootCounter, EndpointId, Generation, MonoTime, ProcessBootId, RefusalCode, RelayId, SessionId,
+    EndpointId, Generation, MonoTime, ProcessBootId, RefusalCode, RegistrationBoot, RelayId, SessionId,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ fn node() -> NodeControl {
         NodeControlConfig {
             session: SessionId::from_bytes([1; 16]),
             process_boot: ProcessBootId::from_bytes([2; 16]),
-            boot: BootCounter(3),
+            boot: RegistrationBoot::new(3),
             session_number: 4,
             software: "0.1.0".to_owned(),
         },
@@ -197,12 +197,12 @@ fn late_answers_to_old_generations_are_ignored() {
 /// R-ADM-04: later sessions and later runs register with higher epochs.
 #[test]
 fn registration_epochs_rise_over_sessions_and_starts() {
-    let epoch = |boot: u64, session_number: u32| {
+    let epoch = |boot: u32, session_number: u32| {
         let mut node = NodeControl::new(
             NodeControlConfig {
                 session: SessionId::from_bytes([1; 16]),
                 process_boot: ProcessBootId::from_bytes([2; 16]),
-                boot: BootCounter(boot),
+                boot: RegistrationBoot::new(boot),
                 session_number,
                 software: String::new(),
             },

@@ -5,7 +5,7 @@ use super::pool::{ALPHA, BETA, ENDPOINT, Node, Pool, RELAY, Worker, soon};
 use bytes::BytesMut;
 use fairlead_hop::{Frame, NodeControl, NodeControlConfig, Refusal, Register, RegisterRefused};
 use fairlead_model::{
-    BootCounter, EndpointId, Generation, Identity, MonoTime, NodeId, ProcessBootId, RefusalCode,
+    EndpointId, Generation, Identity, MonoTime, NodeId, ProcessBootId, RefusalCode, RegistrationBoot,
     RegistrationEpoch, SessionId,
 };
 use fairlead_rpc::pb;
@@ -59,7 +59,7 @@ impl LateReader {
         let config = NodeControlConfig {
             session: SessionId::from_bytes([0x55; 16]),
             process_boot: ProcessBootId::from_bytes([1; 16]),
-            boot: BootCounter(1),
+            boot: RegistrationBoot::new(1),
             session_number: 1,
             software: "test".to_owned(),
         };

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use fairlead_hop::{Answer, Frame, Incoming, LegKind, NodeControl, NodeControlConfig, NodeEvent, Open};
 use fairlead_host::member::{MemberConfig, MemberFolder, MemberRole, TrustBundle};
 use fairlead_model::{
-    AssociationId, BootCounter, CaPin, EndpointId, Generation, Identity, LeaderTerm, LeaseSeq, LegEpoch,
-    MonoTime, NodeId, PolicyEpoch, ProcessBootId, RefusalCode, RelayId, Revision, RouteId, ServiceClass,
-    SessionId, StreamNumber, TrustDomain, WallTime,
+    AssociationId, CaPin, EndpointId, Generation, Identity, LeaderTerm, LeaseSeq, LegEpoch, MonoTime, NodeId,
+    PolicyEpoch, ProcessBootId, RefusalCode, RelayId, Revision, RouteId, ServiceClass, SessionId,
+    StreamNumber, TrustDomain, WallTime,
 };
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::worker_control_client::WorkerControlClient;
@@ -413,7 +413,7 @@ impl Node {
             NodeControlConfig {
                 session,
                 process_boot,
-                boot: BootCounter(1),
+                boot: fairlead_model::RegistrationBoot::new(1),
                 session_number: number,
                 software: "test".to_owned(),
             },
