@@ -19,7 +19,9 @@ const WINDOW: u64 = 256 << 10;
 const PASSES_MAX: usize = 30;
 /// Bytes that are said at once.
 const PIECE: u64 = 16 << 10;
-/// Between two of them.
+/// Streams between two looks at the kernel's memory.
+const LOOK_EVERY: usize = 100;
+/// Between two passes.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait for an end of a stream to say something.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -111,12 +113,16 @@ impl Streams {
         Ok(refused)
     }
 
-    /// Says up to a window at both ends of each stream, until nothing more is taken; how much of
-    /// them was, 1 is all.
+    /// Says up to a window at both ends of each stream, until nothing more is taken, or the kernel holds
+    /// half of what it may for TCP: near all of it, it drops what arrives for sockets that nobody reads
+    /// yet, and later sends it again ever more slowly. How much was said, 1 is all.
     pub(super) async fn fill(&mut self) -> Result<f64> {
         for _ in 0..PASSES_MAX {
             let before = self.said();
-            for stream in &mut self.open {
+            for (number, stream) in self.open.iter_mut().enumerate() {
+                if number % LOOK_EVERY == 0 && kernel_is_half_full()? {
+                    break;
+                }
                 let [up, down] = &mut stream.said;
                 *up = say(&stream.near, stream.number, *up)?;
                 *down = say(&stream.far, stream.number, *down)?;
@@ -134,16 +140,28 @@ impl Streams {
     pub(super) async fn check(&mut self) -> Result<()> {
         for stream in &mut self.open {
             let (number, [up, down]) = (stream.number, stream.said);
-            let both = async {
-                verified::receive(&mut stream.far, number, up).await?;
-                verified::receive(&mut stream.near, number, down).await
-            };
-            tokio::time::timeout(LIMIT, both)
-                .await
-                .with_context(|| format!("stream {number}: no bytes"))??;
+            for (way, end, said) in [("up", &mut stream.far, up), ("down", &mut stream.near, down)] {
+                heard(end, number, said)
+                    .await
+                    .with_context(|| format!("stream {number}, {way}, of {said} bytes"))?;
+            }
         }
         Ok(())
     }
+}
+
+/// Reads what was said into one direction; whoever waits for [`LIMIT`] for a byte fails.
+async fn heard(from: &mut TcpStream, number: u64, said: u64) -> Result<()> {
+    let mut at = 0;
+    while at < said {
+        let next = said.min(at + PIECE);
+        let piece = verified::receive_on(from, number, at, next);
+        tokio::time::timeout(LIMIT, piece)
+            .await
+            .with_context(|| format!("no bytes after {at}"))??;
+        at = next;
+    }
+    Ok(())
 }
 
 /// An application's end, once the far end has said its number back; none if the stream was refused.
@@ -173,6 +191,19 @@ async fn far(mut far: TcpStream) -> Result<Option<(u64, TcpStream)>> {
     };
     far.write_u64(number).await?;
     Ok(Some((number, far)))
+}
+
+/// Whether the kernel's TCP memory is half used up to where it begins to save.
+fn kernel_is_half_full() -> Result<bool> {
+    let sockets = std::fs::read_to_string("/proc/net/sockstat").context("/proc/net/sockstat")?;
+    let tcp = sockets.lines().find_map(|line| line.strip_prefix("TCP: "));
+    let used = tcp
+        .and_then(|line| line.split_once("mem "))
+        .map(|(_, pages)| pages);
+    let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").context("tcp_mem")?;
+    let pressure = limits.split_whitespace().nth(1);
+    let (used, pressure) = used.zip(pressure).context("the kernel's TCP memory")?;
+    Ok(used.trim().parse::<u64>()? * 2 >= pressure.parse::<u64>()?)
 }
 
 fn say(socket: &TcpStream, seed: u64, from: u64) -> Result<u64> {
