@@ -4,6 +4,27 @@ use crate::id::{NodeId, RelayId};
 use std::fmt;
 use std::str::FromStr;
 
+/// One of the files that a member's identity is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdentityFile {
+    /// The certificate chain.
+    Chain,
+    /// The private key.
+    Key,
+    /// The CA certificates.
+    Roots,
+}
+
+impl fmt::Display for IdentityFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Chain => "certificate file",
+            Self::Key => "key file",
+            Self::Roots => "CA file",
+        })
+    }
+}
+
 /// The pool's trust domain: the authority part of its SPIFFE ids. Lowercase letters,
 /// digits, `-`, `.` and `_`, at most 255 bytes (SPIFFE-ID section 2.1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

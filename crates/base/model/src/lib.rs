@@ -30,7 +30,7 @@ pub use domain::FailureDomain;
 pub use id::{
     AssociationId, AuditId, EndpointId, LinkId, NodeId, ProcessBootId, RelayId, RouteId, SessionId, TokenId,
 };
-pub use identity::{Identity, TrustDomain};
+pub use identity::{Identity, IdentityFile, TrustDomain};
 pub use name::Name;
 pub use pin::CaPin;
 pub use refusal::{RefusalCode, RetryClass};

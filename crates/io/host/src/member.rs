@@ -10,7 +10,7 @@ use crate::secret;
 use fairlead_model::CaPin;
 use fairlead_model::address::HostPort;
 use fairlead_model::id::{NodeId, RelayId};
-use fairlead_model::identity::{Identity, TrustDomain};
+use fairlead_model::identity::{Identity, IdentityFile, TrustDomain};
 use fairlead_model::name::Name;
 use std::fs;
 use std::io;
@@ -27,6 +27,33 @@ pub enum MemberRole {
     Relay(RelayId),
     /// A node.
     Node(NodeId),
+}
+
+/// A member's identity as its files have it.
+pub struct IdentityFiles {
+    /// The private key.
+    pub key_pem: Zeroizing<Vec<u8>>,
+    /// The certificate chain, leaf first.
+    pub chain_pem: String,
+    /// The roots to trust.
+    pub roots_pem: String,
+}
+
+impl IdentityFiles {
+    /// DER certificates as such a file's text.
+    #[must_use]
+    pub fn pem<'a>(certificates: impl IntoIterator<Item = &'a [u8]>) -> String {
+        let blocks = certificates
+            .into_iter()
+            .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der)));
+        blocks.collect()
+    }
+}
+
+impl std::fmt::Debug for IdentityFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IdentityFiles").finish_non_exhaustive()
+    }
 }
 
 /// Who this member is and where its control plane is.
@@ -247,6 +274,42 @@ impl MemberFolder {
         file::write_atomic(&self.ca_path(), PUBLIC_MODE, ca_pem.as_bytes())?;
         file::write_atomic(&self.cert_path(), PUBLIC_MODE, cert_chain_pem.as_bytes())?;
         Ok(())
+    }
+
+    /// What `identity/` holds.
+    ///
+    /// # Errors
+    /// A file is absent or too large, or the key is readable by others.
+    pub fn identity(&self) -> Result<IdentityFiles, MemberError> {
+        self.identity_with(None, None)
+    }
+
+    /// What `identity/` is to hold: with this chain and these roots, where they are given. What they are to
+    /// replace is not read: it may be damaged.
+    ///
+    /// # Errors
+    /// As [`identity`](Self::identity).
+    pub fn identity_with(
+        &self,
+        chain_pem: Option<String>,
+        roots_pem: Option<String>,
+    ) -> Result<IdentityFiles, MemberError> {
+        Ok(IdentityFiles {
+            key_pem: self.key()?,
+            chain_pem: chain_pem.map_or_else(|| self.cert_chain_pem(), Ok)?,
+            roots_pem: roots_pem.map_or_else(|| self.ca_pem(), Ok)?,
+        })
+    }
+
+    /// Where one of its files stands; without one, `identity/` itself.
+    #[must_use]
+    pub fn identity_path(&self, file: Option<IdentityFile>) -> PathBuf {
+        match file {
+            Some(IdentityFile::Chain) => self.cert_path(),
+            Some(IdentityFile::Key) => self.key_path(),
+            Some(IdentityFile::Roots) => self.ca_path(),
+            None => self.dir.join("identity"),
+        }
     }
 
     /// The private key, PEM.

@@ -36,7 +36,7 @@ pub use live::{
 };
 pub use pair::{Accepted, PairError, PairHello, PairRun, PairSecret, Paired};
 pub use probe::{ProbeError, ProbeReport, probe};
-pub use tls::{CheckedMaterial, MemberTls, TlsError, TlsFile, TlsMaterial};
+pub use tls::{CheckedMaterial, MemberTls, TlsError, TlsMaterial};
 
 #[cfg(test)]
 mod tests;

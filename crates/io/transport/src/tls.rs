@@ -11,7 +11,7 @@ pub use verify::{IdentityMismatch, Peer};
 pub(crate) use verify::{PeerVerifier, VerifyFault, identity_of_chain};
 
 use arc_swap::ArcSwap;
-use fairlead_model::{Identity, TrustDomain, WallTime};
+use fairlead_model::{Identity, IdentityFile, TrustDomain, WallTime};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs as provider;
@@ -58,12 +58,12 @@ impl fmt::Debug for TlsMaterial<'_> {
 pub enum TlsError {
     /// A file holds no PEM of the right kind.
     #[error("the {0} holds no PEM of its kind, or malformed PEM")]
-    Pem(TlsFile),
+    Pem(IdentityFile),
     /// More certificates than the bound.
     #[error("the {what} holds more than {CERTIFICATES_MAX} certificates")]
     TooMany {
         /// Which file.
-        what: TlsFile,
+        what: IdentityFile,
     },
     /// The leaf's identity cannot be read.
     #[error("the certificate has no identity of this pool")]
@@ -90,43 +90,16 @@ pub enum TlsError {
     Setup(#[source] rustls::Error),
 }
 
-/// One of the files that [`TlsMaterial`] is read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsFile {
-    /// The certificate chain.
-    Chain,
-    /// The private key.
-    Key,
-    /// The CA certificates.
-    Roots,
-}
-
-impl TlsFile {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Chain => "certificate file",
-            Self::Key => "key file",
-            Self::Roots => "CA file",
-        }
-    }
-}
-
-impl fmt::Display for TlsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl TlsError {
     /// The file whose content is at fault, for who knows its path: of a pair that does not fit, the
     /// one to look at first.
     #[must_use]
-    pub const fn file(&self) -> Option<TlsFile> {
+    pub const fn file(&self) -> Option<IdentityFile> {
         match self {
             Self::Pem(file) | Self::TooMany { what: file } => Some(*file),
-            Self::Certificate(_) | Self::Identity { .. } => Some(TlsFile::Chain),
-            Self::Key(_) => Some(TlsFile::Key),
-            Self::Root(_) | Self::Unproven(_) => Some(TlsFile::Roots),
+            Self::Certificate(_) | Self::Identity { .. } => Some(IdentityFile::Chain),
+            Self::Key(_) => Some(IdentityFile::Key),
+            Self::Root(_) | Self::Unproven(_) => Some(IdentityFile::Roots),
             Self::Setup(_) => None,
         }
     }
@@ -176,6 +149,17 @@ impl MemberTls {
             provider,
             material: Arc::new(ArcSwap::from_pointee(loaded)),
         })
+    }
+
+    /// Takes the material that a daemon starts with, the member's own certificate checked as well: every fault
+    /// of it is found before anything listens.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new) and [`check_own`](Self::check_own).
+    pub fn proven(material: &TlsMaterial<'_>, own: Identity) -> Result<Arc<Self>, TlsError> {
+        let tls = Self::new(material, own)?;
+        tls.check_own()?;
+        Ok(Arc::new(tls))
     }
 
     /// Checks that the CAs in use signed the member's own certificate, whatever the clock says: where
@@ -305,12 +289,13 @@ fn load(
     own: Identity,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Material, TlsError> {
-    let chain = certificates(material.chain_pem, TlsFile::Chain)?;
+    let chain = certificates(material.chain_pem, IdentityFile::Chain)?;
     let (found, validity) = identity_of_chain(&chain, &material.domain).map_err(TlsError::Certificate)?;
     if found != own {
         return Err(TlsError::Identity { expected: own, found });
     }
-    let key = PrivateKeyDer::from_pem_slice(material.key_pem).map_err(|_| TlsError::Pem(TlsFile::Key))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(material.key_pem).map_err(|_| TlsError::Pem(IdentityFile::Key))?;
     let key = provider
         .key_provider
         .load_private_key(key)
@@ -321,7 +306,7 @@ fn load(
         Err(error) => return Err(TlsError::Key(error)),
     }
     let mut roots = RootCertStore::empty();
-    for root in certificates(material.roots_pem, TlsFile::Roots)? {
+    for root in certificates(material.roots_pem, IdentityFile::Roots)? {
         roots.add(root).map_err(TlsError::Root)?;
     }
     let roots = Arc::new(roots);
@@ -336,7 +321,7 @@ fn load(
     })
 }
 
-fn certificates(pem: &str, what: TlsFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(pem: &str, what: IdentityFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .take(CERTIFICATES_MAX + 1)
         .collect::<Result<_, _>>()

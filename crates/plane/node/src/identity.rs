@@ -3,13 +3,15 @@
 
 use crate::association::Associations;
 use bytes::Bytes;
-use fairlead_host::member::{MEND, MemberConfig, MemberError, MemberFolder, TrustBundle as HeldBundle};
+use fairlead_host::member::{
+    IdentityFiles, MEND, MemberConfig, MemberError, MemberFolder, TrustBundle as HeldBundle,
+};
 use fairlead_host::{FileError, file, rng};
 use fairlead_model::{TrustDomain, WallTime};
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
 use fairlead_rpc::{DecodeError, TrustBundle};
-use fairlead_transport::{MemberTls, TlsError, TlsFile, TlsMaterial};
+use fairlead_transport::{MemberTls, TlsError, TlsMaterial};
 use fairlead_trust::{Keyring, VerifyingKey};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,19 +107,10 @@ impl IdentityKeeper {
         folder: MemberFolder,
         config: &MemberConfig,
     ) -> Result<(Self, Keyring), IdentityFault> {
-        let (key, chain, roots) = (folder.key()?, folder.cert_chain_pem()?, folder.ca_pem()?);
-        let material = TlsMaterial {
-            chain_pem: &chain,
-            key_pem: &key,
-            roots_pem: &roots,
-            domain: config.trust_domain.clone(),
-        };
-        let usable = MemberTls::new(&material, config.identity()).and_then(|tls| {
-            tls.check_own()?;
-            Ok(Arc::new(tls))
-        });
-        let tls = usable.map_err(|source| IdentityFault::Tls {
-            path: path_of(&source, &folder),
+        let files = folder.identity()?;
+        let tls = MemberTls::proven(&material(&files, &config.trust_domain), config.identity());
+        let tls = tls.map_err(|source| IdentityFault::Tls {
+            path: folder.identity_path(source.file()),
             source,
         })?;
         let bundle = folder.load_trust()?;
@@ -160,14 +153,9 @@ impl IdentityKeeper {
         }
         let roots = to_pem(&bundle.ca_certificates);
         // First that it can be used: a bundle that TLS does not take must not be on disk.
-        let (key, chain) = (self.folder.key()?, self.folder.cert_chain_pem()?);
-        let checked = self.tls.check(&TlsMaterial {
-            chain_pem: &chain,
-            key_pem: &key,
-            roots_pem: &roots,
-            domain: self.domain.clone(),
-        })?;
-        file::write_atomic(&self.folder.ca_path(), PUBLIC_MODE, roots.as_bytes())?;
+        let files = self.folder.identity_with(None, Some(roots))?;
+        let checked = self.tls.check(&material(&files, &self.domain))?;
+        file::write_atomic(&self.folder.ca_path(), PUBLIC_MODE, files.roots_pem.as_bytes())?;
         self.folder.save_trust(&HeldBundle {
             version: bundle.version,
             policy_keys: bundle.policy_keys.keys().map(VerifyingKey::to_bytes).collect(),
@@ -215,15 +203,9 @@ impl IdentityKeeper {
     /// Takes a signed chain: checked, on disk, in use, in that order. One that cannot be written is
     /// not in use either, so that it stays due and is tried again.
     fn take_chain(&self, chain: &[Bytes]) -> Result<(), RenewError> {
-        let chain = to_pem(chain);
-        let (key, roots) = (self.folder.key()?, self.folder.ca_pem()?);
-        let checked = self.tls.check(&TlsMaterial {
-            chain_pem: &chain,
-            key_pem: &key,
-            roots_pem: &roots,
-            domain: self.domain.clone(),
-        })?;
-        file::write_atomic(&self.folder.cert_path(), PUBLIC_MODE, chain.as_bytes())?;
+        let files = self.folder.identity_with(Some(to_pem(chain)), None)?;
+        let checked = self.tls.check(&material(&files, &self.domain))?;
+        file::write_atomic(&self.folder.cert_path(), PUBLIC_MODE, files.chain_pem.as_bytes())?;
         self.tls.take(checked);
         if let Some(associations) = self.associations.get() {
             associations.renew_all();
@@ -249,21 +231,17 @@ fn keyring(bundle: &HeldBundle) -> Option<Keyring> {
     Keyring::new(keys?).ok()
 }
 
-/// The member's file that the fault is in.
-fn path_of(error: &TlsError, folder: &MemberFolder) -> PathBuf {
-    match error.file() {
-        Some(TlsFile::Chain) => folder.cert_path(),
-        Some(TlsFile::Key) => folder.key_path(),
-        Some(TlsFile::Roots) => folder.ca_path(),
-        None => folder.dir().join("identity"),
+fn material<'a>(files: &'a IdentityFiles, domain: &TrustDomain) -> TlsMaterial<'a> {
+    TlsMaterial {
+        chain_pem: &files.chain_pem,
+        key_pem: &files.key_pem,
+        roots_pem: &files.roots_pem,
+        domain: domain.clone(),
     }
 }
 
 fn to_pem(certificates: &[Bytes]) -> String {
-    let blocks = certificates
-        .iter()
-        .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec())));
-    blocks.collect()
+    IdentityFiles::pem(certificates.iter().map(AsRef::as_ref))
 }
 
 #[cfg(test)]

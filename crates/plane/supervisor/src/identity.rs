@@ -3,12 +3,11 @@
 use crate::shared::Shared;
 use bytes::Bytes;
 use fairlead_host::file;
-use fairlead_host::member::{MemberConfig, MemberError, MemberFolder, TrustBundle};
+use fairlead_host::member::{IdentityFiles, MemberConfig, MemberError, MemberFolder, TrustBundle};
 use fairlead_model::WallTime;
 use fairlead_rpc::pb;
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
-use fairlead_transport::{MemberTls, TlsError, TlsFile, TlsMaterial};
-use std::path::PathBuf;
+use fairlead_transport::{MemberTls, TlsError, TlsMaterial};
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::Channel;
@@ -49,35 +48,20 @@ pub(crate) fn load(
     folder: &MemberFolder,
     member: &MemberConfig,
 ) -> Result<Arc<MemberTls>, crate::SupervisorError> {
-    let key = folder.key()?;
-    let chain = folder.cert_chain_pem()?;
-    let roots = folder.ca_pem()?;
-    let tls = MemberTls::new(
-        &TlsMaterial {
-            chain_pem: &chain,
-            key_pem: &key,
-            roots_pem: &roots,
-            domain: member.trust_domain.clone(),
-        },
-        member.identity(),
-    );
-    let usable = tls.and_then(|tls| {
-        tls.check_own()?;
-        Ok(Arc::new(tls))
-    });
-    usable.map_err(|source| crate::SupervisorError::Tls {
-        path: path_of(&source, folder),
+    let files = folder.identity()?;
+    let tls = MemberTls::proven(&material(&files, member), member.identity());
+    tls.map_err(|source| crate::SupervisorError::Tls {
+        path: folder.identity_path(source.file()),
         source,
     })
 }
 
-/// The member's file that the fault is in.
-fn path_of(error: &TlsError, folder: &MemberFolder) -> PathBuf {
-    match error.file() {
-        Some(TlsFile::Chain) => folder.cert_path(),
-        Some(TlsFile::Key) => folder.key_path(),
-        Some(TlsFile::Roots) => folder.ca_path(),
-        None => folder.dir().join("identity"),
+fn material<'a>(files: &'a IdentityFiles, member: &MemberConfig) -> TlsMaterial<'a> {
+    TlsMaterial {
+        chain_pem: &files.chain_pem,
+        key_pem: &files.key_pem,
+        roots_pem: &files.roots_pem,
+        domain: member.trust_domain.clone(),
     }
 }
 
@@ -90,15 +74,9 @@ fn take(
     roots: Option<&str>,
     write: impl FnOnce() -> Result<(), IdentityError>,
 ) -> Result<(), IdentityError> {
-    let key = shared.folder.key()?;
-    let chain = chain.map_or_else(|| shared.folder.cert_chain_pem(), |chain| Ok(chain.to_owned()))?;
-    let roots = roots.map_or_else(|| shared.folder.ca_pem(), |roots| Ok(roots.to_owned()))?;
-    let checked = shared.tls.check(&TlsMaterial {
-        chain_pem: &chain,
-        key_pem: &key,
-        roots_pem: &roots,
-        domain: shared.member.trust_domain.clone(),
-    })?;
+    let (chain, roots) = (chain.map(str::to_owned), roots.map(str::to_owned));
+    let files = shared.folder.identity_with(chain, roots)?;
+    let checked = shared.tls.check(&material(&files, &shared.member))?;
     write()?;
     shared.tls.take(checked);
     shared.want(|wanted| wanted.identity = wanted.identity.saturating_add(1));
@@ -175,10 +153,7 @@ pub(crate) fn take_bundle(shared: &Shared, wire: pb::TrustBundle) -> Result<(), 
 }
 
 fn to_pem(certificates: &[Bytes]) -> String {
-    let blocks = certificates
-        .iter()
-        .map(|der| pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec())));
-    blocks.collect()
+    IdentityFiles::pem(certificates.iter().map(AsRef::as_ref))
 }
 
 #[cfg(test)]

@@ -57,11 +57,11 @@ fn with_material<T>(
     domain: &TrustDomain,
     take: impl FnOnce(&TlsMaterial<'_>) -> Result<T, TlsError>,
 ) -> Result<T, ReloadError> {
-    let key = folder.key()?;
+    let files = folder.identity()?;
     take(&TlsMaterial {
-        chain_pem: &folder.cert_chain_pem()?,
-        key_pem: &key,
-        roots_pem: &folder.ca_pem()?,
+        chain_pem: &files.chain_pem,
+        key_pem: &files.key_pem,
+        roots_pem: &files.roots_pem,
         domain: domain.clone(),
     })
     .map_err(ReloadError::Tls)

@@ -141,3 +141,24 @@ fn faults_name_the_file_and_every_field() {
         "{error}"
     );
 }
+
+/// An identity is read as one; the file that a new chain or new roots are to replace need not be readable.
+#[test]
+fn what_is_to_be_replaced_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = MemberFolder::new(dir.path().to_owned());
+    folder.save_identity(b"key", "chain", "roots").unwrap();
+    let files = folder.identity().unwrap();
+    assert_eq!(
+        (&files.key_pem[..], &*files.chain_pem, &*files.roots_pem),
+        (&b"key"[..], "chain", "roots")
+    );
+    assert!(!format!("{files:?}").contains("key"), "{files:?}");
+    fs::remove_file(folder.identity_path(Some(IdentityFile::Chain))).unwrap();
+    assert!(folder.identity().is_err() && folder.identity_with(None, Some("new".to_owned())).is_err());
+    let files = folder.identity_with(Some("new".to_owned()), None).unwrap();
+    assert_eq!((&*files.chain_pem, &*files.roots_pem), ("new", "roots"));
+    let der: [&[u8]; 2] = [b"one", b"two"];
+    let pem = IdentityFiles::pem(der);
+    assert_eq!(pem.matches("-----BEGIN CERTIFICATE-----").count(), 2, "{pem}");
+}
