@@ -99,7 +99,13 @@ async fn remove(connection: &cli::Connection, kind: &'static str, text: &str) ->
     let removed: serde_json::Value = one.known(&client, client.delete(&one.path()).await).await?;
     show(connection, &removed, |member| {
         let name = member.get("name").and_then(|n| n.as_str()).unwrap_or(text);
-        table::line(&format!("{} {name} removed", one.noun()));
+        let has_folder = member.get("enrolled_at").is_some_and(|at| !at.is_null());
+        let left = if has_folder {
+            "; on its host, stop its service and delete its folder"
+        } else {
+            ""
+        };
+        table::line(&format!("{} {name} removed{left}", one.noun()));
     });
     Ok(())
 }

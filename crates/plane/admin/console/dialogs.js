@@ -295,5 +295,5 @@ function consequence(kind, item) {
   const used = store.links().filter((link) => (kind === "node" ? link.from.id === item.id || link.to.id === item.id : link.relays.some((relay) => relay.id === item.id)));
   const uses = used.length === 0 ? "No link uses it." : `${many(used.length, "link")} use it: ${names(used.map((link) => link.name), 5)}.`;
   if (kind === "node") return `${uses} Its certificate ends at once; to come back, its host must enrol anew. A node that links use is not removed.`;
-  return `${uses} Its certificate ends at once; to come back, its host must enrol anew. A relay that may carry anything is not removed.`;
+  return `${uses} Its certificate ends at once; to come back, its host must enrol anew. A relay that may carry anything is not removed; one that never was ready is.`;
 }

@@ -191,6 +191,7 @@ impl Reconcile {
             };
             let after = RelayRecord {
                 capacity,
+                served: before.served || capacity,
                 ..before.clone()
             };
             let (action, facts) = if capacity {

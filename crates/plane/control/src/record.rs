@@ -124,6 +124,14 @@ pub(crate) struct RelayRecord {
     /// Whether endpoints are placed on it: its port has been verified (R-ENR-07).
     #[serde(default)]
     pub(crate) capacity: bool,
+    /// Whether it ever had capacity: policies of nodes may have named it since, and its own nodes.
+    /// Never taken back. A record of a version that did not keep it counts as one that had.
+    #[serde(default = "may_have_served")]
+    pub(crate) served: bool,
+}
+
+const fn may_have_served() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -90,9 +90,9 @@ impl<'a> Viewer<'a> {
         }
     }
 
-    /// From when on an enrolled relay may be removed, were it stopped at this moment.
+    /// From when on a relay that has served may be removed, were it stopped at this moment.
     pub(crate) fn removable_after(&self, record: &RelayRecord) -> Option<WallTime> {
-        if record.enrolled.is_none() || record.local {
+        if record.enrolled.is_none() || record.local || !record.served {
             return None;
         }
         let seen = match self.is_connected(record.id.0) {

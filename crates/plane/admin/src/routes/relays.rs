@@ -45,7 +45,7 @@ pub(super) async fn show(State(admin): State<Admin>, Which(which): Which) -> Ans
     Ok(Json(admin.control.relay(&which).await?.into()))
 }
 
-/// Removes a relay, and answers with it as it was; refused while it may carry anything (R-OPS-03); `details.removableAfter` says from when on, where time is the reason.
+/// Removes a relay, and answers with it as it was; one that never was ready goes at once, another one is refused while it may carry anything (R-OPS-03); `details.removableAfter` says from when on, where time is the reason.
 #[utoipa::path(
     delete, path = "/v1/relays/{relay}", tag = "members", operation_id = "relay_remove",
     security(("bearer" = [])),

@@ -63,6 +63,7 @@ impl Control {
             enrolled: None,
             lost_at: None,
             capacity: false,
+            served: false,
         };
         let mut change = Change::default();
         change

@@ -54,8 +54,10 @@ impl Control {
         Ok(view)
     }
 
-    /// Removes a relay; the relay as it was. One that never enrolled goes at once; another one only
-    /// when nothing depends on it and nobody can use it any more (R-OPS-03).
+    /// Removes a relay; the relay as it was. One that never had capacity goes at once, connected or
+    /// not, whatever lease it holds: no node's policy has ever named it, so none dials it, and its own
+    /// names no node, so it admits none. Another one goes only when nothing depends on it and nobody
+    /// can use it any more (R-OPS-03).
     ///
     /// # Errors
     /// No such relay; it is the local relay, it is connected, or links would lose their last relay
@@ -69,7 +71,7 @@ impl Control {
             .cloned()
             .ok_or_else(|| missing("relay", name_or_id))?;
         let id = record.id.0;
-        if record.enrolled.is_some() {
+        if record.served {
             self.check_removal(state, &record)?;
         }
         let view = Viewer::new(&self.0).relay(&record);
@@ -83,7 +85,7 @@ impl Control {
         Ok(view)
     }
 
-    /// Whether an enrolled relay may be removed.
+    /// Whether a relay that has served may be removed.
     fn check_removal(&self, state: &State, record: &RelayRecord) -> Result<(), ApiError> {
         let name = &record.name.0;
         if record.local {

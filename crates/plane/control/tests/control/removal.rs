@@ -177,9 +177,92 @@ async fn an_enrolment_that_was_lost_is_replaced() {
     plane.stop().await;
 }
 
-/// R-OPS-03: a relay that never enrolled, or never came after that, goes at once; a connected one,
-/// the local one, one that orphans a link and one whose lease is out do not, and each refusal says
-/// why.
+/// R-OPS-03: a relay that nodes never heard of, since its port never answered, is removed at once: connected
+/// or not, with its lease out, after a restart too. Its host is free for another one.
+#[tokio::test]
+async fn a_relay_that_never_served_is_removed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let good = Relay::connect(&plane, &plane.relay("good").await).await;
+    let alpha = plane.node("alpha").await;
+    let alpha_id = alpha.node_id();
+    let alpha = Node::connect(&plane, &alpha).await;
+    let typos = [plane.relay("typo").await, plane.relay("wrong").await];
+    good.closed
+        .send_replace(typos.iter().map(Member::relay_id).collect());
+    let [typo, wrong] = &typos;
+    let relay_typo = Relay::connect(&plane, typo).await;
+    let relay_wrong = Relay::connect(&plane, wrong).await;
+    for (name, relay) in [("typo", &relay_typo), ("wrong", &relay_wrong)] {
+        relay.until("it holds a lease", |v| v.policies > 0).await;
+        plane
+            .until("its port is known to be closed", async |c| {
+                let view = c.relay(name).await.unwrap();
+                view.state_reason.contains("did not answer") && view.policy.lease_not_after.is_some()
+            })
+            .await;
+        let shown = plane.control.relay(name).await.unwrap();
+        assert_eq!(shown.removable_after, None);
+        let lets_in = relay.view.borrow().admission.session_verdict(alpha_id);
+        assert!(lets_in.is_err(), "its policy lets nobody in");
+    }
+    plane.control.remove_relay(&plane.admin, "typo").await.unwrap();
+    relay_typo
+        .until("its session has ended", |v| v.ended.is_some())
+        .await;
+    // The good one has served, and waits for its lease.
+    alpha
+        .until("it knows the good one", |v| v.policy.is_some())
+        .await;
+    relay_wrong.vanish().await;
+    good.vanish().await;
+    plane.stop().await;
+
+    let plane = Plane::start(dir.path()).await;
+    plane.control.remove_relay(&plane.admin, "wrong").await.unwrap();
+    plane
+        .until("the good one is known to be offline", async |c| {
+            plane.clock.pass(Duration::from_secs(1));
+            c.relay("good").await.unwrap().state == RelayState::Offline
+        })
+        .await;
+    let refused = plane.control.remove_relay(&plane.admin, "good").await.unwrap_err();
+    assert_eq!(refused.code, ApiCode::RelayOfflineRemovalUnsafe, "{refused}");
+    plane.stop().await;
+}
+
+/// R-OPS-03: the local relay stays once it has served; added with a wrong address, it goes like another one.
+#[tokio::test]
+async fn the_local_relay_stays_once_it_has_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let add = async || {
+        let local = AddRelay {
+            name: "local".to_owned(),
+            address: "127.0.2.1:9443".to_owned(),
+            local: true,
+            ..AddRelay::default()
+        };
+        let token = plane.control.add_relay(&plane.admin, local).await.unwrap().token;
+        Member::enrol(&plane, "relay", &token).await
+    };
+    add().await;
+    plane.control.remove_relay(&plane.admin, "local").await.unwrap();
+    let relay = Relay::connect(&plane, &add().await).await;
+    plane
+        .until("it is ready", async |c| {
+            c.relay("local").await.unwrap().state == RelayState::Ready
+        })
+        .await;
+    let refused = plane.control.remove_relay(&plane.admin, "local").await.unwrap_err();
+    assert_eq!(refused.code, ApiCode::LocalRelay);
+    assert!(refused.message.contains("local relay"), "{refused}");
+    relay.vanish().await;
+    plane.stop().await;
+}
+
+/// R-OPS-03: a relay that never enrolled, or never came after that, goes at once; a connected one, one that
+/// orphans a link and one whose lease is out do not, and each refusal says why.
 #[tokio::test]
 async fn a_relay_is_removed_when_nothing_can_use_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,18 +274,6 @@ async fn a_relay_is_removed_when_nothing_can_use_it() {
     assert_eq!(remove("typo").await.unwrap_err().code, ApiCode::NotFound);
     plane.relay("idle").await;
     remove("idle").await.unwrap();
-
-    let local = AddRelay {
-        name: "local".to_owned(),
-        address: "127.0.2.1:9443".to_owned(),
-        local: true,
-        ..AddRelay::default()
-    };
-    let token = plane.control.add_relay(&plane.admin, local).await.unwrap().token;
-    Member::enrol(&plane, "relay", &token).await;
-    let refused = remove("local").await.unwrap_err();
-    assert_eq!(refused.code, ApiCode::LocalRelay);
-    assert!(refused.message.contains("local relay"), "{refused}");
 
     let (one, two) = (plane.relay("one").await, plane.relay("two").await);
     let (relay_one, relay_two) = (
