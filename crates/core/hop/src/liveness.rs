@@ -94,7 +94,7 @@ pub enum Death {
     #[error("it was restarted")]
     OtherBoot,
     /// The relay itself has ended the session.
-    #[error("it has no such session")]
+    #[error("it has given the session up, having heard nothing of this node")]
     NoSession,
     /// Nothing was heard, and only QUIC could tell.
     #[error("nothing was heard of it for {} s", QUIC_SILENCE_MAX.as_secs())]

@@ -271,7 +271,7 @@ function relays() {
 function nodes() {
   return list("node", "Nodes", ["Node", "State", "Streams", "Relays", "Policy", "Version"], store.nodes(),
     (node) => {
-      const connected = node.relays.filter((reach) => reach.connected);
+      const connected = node.relays.filter((reach) => reach.connected && !reach.error);
       const fastest = connected.map((reach) => reach.rtt_us).filter((rtt) => rtt > 0).sort((a, b) => a - b)[0];
       return [
         null,
@@ -288,7 +288,7 @@ function nodes() {
         h("thead", {}, h("tr", {}, ["Relay", "Connection", "Round trip", "Registered"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, node.relays.map((reach) => h("tr", { "data-key": reach.relay.id },
           h("td", {}, reach.relay.name),
-          h("td", {}, state(reach.connected ? "ready" : "offline").cloneNode(true).firstChild, " ", reach.connected ? "connected" : reach.error || "not connected"),
+          h("td", {}, state(reach.connected && !reach.error ? "ready" : "offline").cloneNode(true).firstChild, " ", reach.connected && !reach.error ? "connected" : reach.error || "not connected"),
           h("td", {}, reach.rtt_us ? milliseconds(reach.rtt_us) : "–"),
           h("td", {}, reach.registered.length === 0 ? "–" : many(reach.registered.length, "service")))))),
       facts([

@@ -5,7 +5,7 @@
 use crate::metrics::{CauseLabel, RelayLabel};
 use crate::session::SessionContext;
 use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness};
-use fairlead_model::{Identity, ProcessBootId, SessionId};
+use fairlead_model::{Identity, MonoTime, ProcessBootId, SessionId};
 use fairlead_telemetry::chain;
 use fairlead_transport::{Carrier, LiveAnswer, LiveConnection, LiveDialError};
 use fairlead_trust::NodeRelay;
@@ -13,6 +13,12 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+
+/// How long a relay is doubted before the control plane is told: longer than a busy worker's pauses.
+const DOUBT_TOLD_AFTER: Duration = Duration::from_secs(2);
+/// What it is told then.
+const DOUBTED: &str = "nothing comes from it by UDP, though its host may be there: UDP to it or from it is blocked, \
+                       or its worker is busy or frozen";
 
 /// What the session tells its watch, and hears of it.
 #[derive(Debug)]
@@ -71,7 +77,7 @@ impl<'a> Watched<'a> {
         let mut machine = NodeLiveness::new(boot, self.carrier.stats().received_bytes, clock.mono());
         let mut attempt: Option<Attempt<'a>> = None;
         let mut standing = Standing::new(&self);
-        let mut doubt = Doubt::None;
+        let (mut doubt, mut suspicion) = (Doubt::None, Suspicion::default());
         loop {
             while let Some(action) = machine.poll_action() {
                 match action {
@@ -86,7 +92,12 @@ impl<'a> Watched<'a> {
             }
             let now = clock.mono();
             self.tell(&mut doubt, machine.doubt(now));
-            let wake = machine.poll_timeout(now).map(|at| Instant::now() + at.since(now));
+            self.report(&mut suspicion, doubt, now);
+            let wake = [machine.poll_timeout(now), suspicion.due()]
+                .into_iter()
+                .flatten()
+                .min();
+            let wake = wake.map(|at| Instant::now() + at.since(now));
             let event = tokio::select! {
                 answer = finish(&mut attempt) => Event::Answer(answer),
                 pings = standing.pings() => Event::Pings(pings),
@@ -143,6 +154,21 @@ impl<'a> Watched<'a> {
         }
     }
 
+    /// Tells the control plane of a doubt that lasts, and of its end. A round trip that was measured before
+    /// is none any more.
+    fn report(&self, suspicion: &mut Suspicion, doubt: Doubt, now: MonoTime) {
+        let Some(told) = suspicion.look(doubt, now) else {
+            return;
+        };
+        self.context.relays.note(self.relay.relay, self.number, |reach| {
+            reach.error.clear();
+            if told {
+                reach.error.push_str(DOUBTED);
+                reach.rtt = None;
+            }
+        });
+    }
+
     fn warn(&self) {
         if let Some(suppressed) = self.context.only_quic.allow(std::time::Instant::now()) {
             tracing::warn!(relay = %self.relay.name, address = %self.carrier.remote_address(), suppressed, "no liveness connection to the relay over TCP: its death is noticed later");
@@ -158,6 +184,34 @@ impl<'a> Watched<'a> {
     fn count_death(&self, death: Death) {
         let label = CauseLabel::of(&self.relay.name, death.as_str());
         self.context.metrics.hop_dead.get_or_create(&label).inc();
+    }
+}
+
+/// A doubt on its way to the control plane.
+#[derive(Debug, Default)]
+struct Suspicion {
+    since: Option<MonoTime>,
+    told: bool,
+}
+
+impl Suspicion {
+    /// Whether the doubt is to be told of, or its end; `None` where nothing has changed.
+    fn look(&mut self, doubt: Doubt, now: MonoTime) -> Option<bool> {
+        if !doubt.any() {
+            self.since = None;
+            return std::mem::take(&mut self.told).then_some(false);
+        }
+        let since = *self.since.get_or_insert(now);
+        let is_news = !self.told && now.since(since) >= DOUBT_TOLD_AFTER;
+        self.told |= is_news;
+        is_news.then_some(true)
+    }
+
+    /// When it is to be told of, if it lasts.
+    fn due(&self) -> Option<MonoTime> {
+        self.since
+            .filter(|_| !self.told)
+            .map(|since| since.plus(DOUBT_TOLD_AFTER))
     }
 }
 
@@ -212,5 +266,29 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R-PLC-01: a relay that goes on being silent is told of once, and so is its voice; a short pause is not.
+    #[test]
+    fn a_doubt_that_lasts_is_told_of() {
+        let at = |ms| MonoTime(0).plus(Duration::from_millis(ms));
+        let mut suspicion = Suspicion::default();
+        assert_eq!(suspicion.look(Doubt::Silent, at(0)), None);
+        assert_eq!(suspicion.due(), Some(at(2_000)));
+        assert_eq!(suspicion.look(Doubt::None, at(1_500)), None);
+        assert_eq!(suspicion.due(), None);
+        assert_eq!(suspicion.look(Doubt::LivenessLost, at(3_000)), None);
+        assert_eq!(suspicion.look(Doubt::Silent, at(5_000)), Some(true));
+        assert_eq!(
+            (suspicion.look(Doubt::Silent, at(9_000)), suspicion.due()),
+            (None, None)
+        );
+        assert_eq!(suspicion.look(Doubt::None, at(9_500)), Some(false));
+        assert_eq!(suspicion.look(Doubt::None, at(9_600)), None);
     }
 }

@@ -31,7 +31,8 @@ pub(crate) struct Reach {
     pub(crate) connected: bool,
     /// Round trip, once measured.
     pub(crate) rtt: Option<Duration>,
-    /// Why it is not connected; empty while it is, or before the first attempt.
+    /// Why it is not connected, or what speaks against a session that stands still; empty while nothing
+    /// does, and before the first attempt.
     pub(crate) error: String,
     /// Endpoints in force at the relay.
     pub(crate) registered: Vec<EndpointId>,

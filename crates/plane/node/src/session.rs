@@ -81,7 +81,7 @@ pub(crate) enum SessionEnd {
     Dial(#[source] DialError),
     #[error("the session was lost")]
     Lost(#[source] CarrierEnd),
-    #[error("the relay is dead")]
+    #[error("the relay carries the session no more")]
     Dead(#[source] Death),
     #[error("the control stream ended")]
     ControlEnded,

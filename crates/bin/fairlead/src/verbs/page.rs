@@ -230,7 +230,7 @@ pub(super) fn node(n: &json::Node) {
     let rows = n.relays.iter().map(|r| {
         vec![
             r.relay.name.clone(),
-            super::yes_no(r.connected).to_owned(),
+            connected(r).to_owned(),
             r.rtt_us.map_or_else(
                 || "-".to_owned(),
                 |us| format!("{:.1} ms", f64::from(us) / 1000.0),
@@ -242,6 +242,14 @@ pub(super) fn node(n: &json::Node) {
     let rows: Vec<Vec<String>> = rows.collect();
     table::line("");
     table::print(&["RELAY", "CONNECTED", "RTT", "REGISTERED", "REASON"], &rows, "");
+}
+
+/// Whether the node is connected to a relay; one that is silent is doubted until it is taken for dead.
+const fn connected(reach: &json::Reach) -> &'static str {
+    match (reach.connected, reach.error.is_empty()) {
+        (true, false) => "in doubt",
+        (connected, _) => super::yes_no(connected),
+    }
 }
 
 /// What a link waits for, or what its last connection met.

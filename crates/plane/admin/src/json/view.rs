@@ -217,7 +217,8 @@ pub struct Reach {
     pub connected: bool,
     /// Round-trip time in microseconds, where measured.
     pub rtt_us: Option<u32>,
-    /// Why it is not connected; empty when it is or has not tried.
+    /// Why it is not connected, or what speaks against a session that stands still: its relay is silent.
+    /// Empty where neither is so, and before the first attempt.
     pub error: String,
     /// Ids of the endpoints registered there.
     pub registered: Vec<String>,

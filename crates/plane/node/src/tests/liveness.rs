@@ -133,12 +133,19 @@ async fn a_stopped_relay_keeps_its_session() {
     let frozen = pool.workers[0].freeze();
     let began = Instant::now();
     eventually("the doubt", || session(&pool) == Some((number, Doubt::Silent))).await;
+    // The control plane is told of it, and of no round trip that nobody makes any more.
+    let told = || {
+        let reach = pool.alpha.started.relays.reach().remove(0).1;
+        (reach.connected, reach.rtt.is_some(), reach.error.contains("UDP"))
+    };
+    eventually("the word to the control plane", || told() == (true, false, true)).await;
     while began.elapsed() < Duration::from_secs(12) {
         assert_eq!(session(&pool).map(|(n, _)| n), Some(number));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     drop(frozen);
     eventually("no doubt", || session(&pool) == Some((number, Doubt::None))).await;
+    eventually("the word is taken back", || !told().2).await;
     assert_eq!(
         exchange(pool.connect(0).await, b"thawed").await.unwrap(),
         b"thawed"
