@@ -68,6 +68,7 @@ pub(crate) struct NodeReport {
 pub(crate) struct Reach {
     pub(crate) connected: bool,
     pub(crate) rtt_us: Option<u32>,
+    /// Why it is not connected, or what speaks against a session that stands still.
     pub(crate) error: String,
     pub(crate) registered: Vec<EndpointId>,
 }
@@ -312,15 +313,17 @@ impl Observed {
         sent.map_err(|error| matches!(error, mpsc::error::TrySendError::Full(_)))
     }
 
-    /// Closes a node's session, unless a newer one has taken its place.
-    pub(crate) fn close_node(&self, id: NodeId, number: u64, closed: Closed) {
+    /// Closes a node's session, unless a newer one has taken its place; whether it was the newest.
+    pub(crate) fn close_node(&self, id: NodeId, number: u64, closed: Closed) -> bool {
         let mut members = self.lock();
         if let Some(node) = members.nodes.get_mut(&id)
             && node.session.as_ref().is_some_and(|s| s.number == number)
         {
             node.session = None;
             node.closed = Some(closed);
+            return true;
         }
+        false
     }
 
     /// Ends a removed relay's session, and forgets what was seen of it.

@@ -17,6 +17,10 @@ pub const OFFLINE_AFTER: Duration = Duration::from_secs(5);
 /// elsewhere: consumers try their other relays by themselves meanwhile (R-NOD-03), a host that
 /// restarts its worker is back sooner.
 pub const LOST_AFTER: Duration = Duration::from_secs(30);
+/// The same for a relay whose supervisor said that it stops: nothing is guessed. A host that only
+/// restarts its service is ready again within about three seconds; links that were placed anew for that
+/// would cost every member that has them two policies, there and back. Nothing is cut either way.
+pub const STOPPED_AFTER: Duration = Duration::from_secs(5);
 /// How often a port that answered is tried again.
 pub const PROBE_EVERY: Duration = Duration::from_secs(60);
 /// How long a report may take: a dial of several addresses and an echo.
@@ -71,6 +75,9 @@ pub struct Facts {
     pub worker: Option<Worker>,
     /// Whether its port answers.
     pub port: Port,
+    /// What nodes say, where none of them reaches it; else empty. It shows how the relay stands and moves
+    /// nothing: nodes leave it by themselves, and a probe that fails decides capacity.
+    pub unreached: String,
 }
 
 /// What a supervisor reported of its worker.
@@ -162,6 +169,7 @@ fn unready(facts: &Facts) -> Option<String> {
         return Some("its worker holds no policy yet".to_owned());
     }
     match &facts.port {
+        Port::Open if !facts.unreached.is_empty() => Some(facts.unreached.clone()),
         Port::Open => None,
         Port::Unknown => Some("its port has not been verified yet".to_owned()),
         Port::Closed { by, error } => Some(format!("its port did not answer relay {by}: {error}")),
@@ -173,6 +181,8 @@ fn unready(facts: &Facts) -> Option<String> {
 pub struct Sight {
     /// How it stands.
     pub standing: RelayState,
+    /// Whether its supervisor said that it stops.
+    pub stopped: bool,
     /// How long it has not been ready; zero while it is.
     pub unready: Duration,
     /// Nodes that say that they are connected to it.
@@ -183,17 +193,24 @@ pub struct Sight {
 
 /// Whether links are placed on a relay, given whether they were.
 ///
-/// A relay whose supervisor is away is not given up without a witness: where no node reports
-/// either, it is the control plane that is cut off.
+/// A relay whose supervisor is away is not given up without a witness, its goodbye or a node: where no
+/// node reports either, it is the control plane that is cut off.
 #[must_use]
 pub fn capacity(held: bool, sight: Sight) -> bool {
-    let given_up = sight.unready >= LOST_AFTER && sight.nodes_on == 0;
+    let given_up = sight.unready >= lost_after(sight.stopped) && sight.nodes_on == 0;
+    let is_witnessed = sight.stopped || sight.nodes_off > 0;
     match sight.standing {
         RelayState::Ready => true,
         RelayState::Pending => false,
         RelayState::NotReady => held && !given_up,
-        RelayState::Offline => held && !(given_up && sight.nodes_off > 0),
+        RelayState::Offline => held && !(given_up && is_witnessed),
     }
+}
+
+/// How long a relay may not be ready before its links are placed elsewhere.
+#[must_use]
+pub const fn lost_after(stopped: bool) -> Duration {
+    if stopped { STOPPED_AFTER } else { LOST_AFTER }
 }
 
 /// What is known of a relay's port.

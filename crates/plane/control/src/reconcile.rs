@@ -163,13 +163,15 @@ impl Reconcile {
                 .unready(*id, standing == RelayState::Ready, now)
                 .max(away(standing, &facts));
             // Asked for only where it decides: every node is looked at.
-            let (nodes_on, nodes_off) = if record.capacity && unready >= readiness::LOST_AFTER {
+            let (nodes_on, nodes_off) = if record.capacity && unready >= readiness::lost_after(facts.stopped)
+            {
                 members.witnesses(*id)
             } else {
                 (0, 0)
             };
             let sight = Sight {
                 standing,
+                stopped: facts.stopped,
                 unready,
                 nodes_on,
                 nodes_off,
@@ -254,7 +256,11 @@ pub(crate) fn facts(
     Facts {
         enrolled: record.enrolled.is_some(),
         away: (!is_connected).then(|| now.since(lost_at)),
-        stopped: closed.is_some_and(|c| c.stopped),
+        stopped: match closed {
+            Some(closed) => closed.stopped,
+            // It has not come since this control plane began: what the one before knew stands.
+            None => record.stopped && !is_connected,
+        },
         worker: status.map(|s| Worker {
             state: s.worker,
             last_exit: s.worker_last_exit.clone(),
@@ -262,5 +268,6 @@ pub(crate) fn facts(
             policy_refused: s.policy_refused.clone(),
         }),
         port,
+        unreached: String::new(),
     }
 }

@@ -121,6 +121,9 @@ pub(crate) struct RelayRecord {
     /// When its session ended; absent while it is connected and before it ever was.
     #[serde(default)]
     pub(crate) lost_at: Option<At>,
+    /// Whether its supervisor said then that it stops.
+    #[serde(default)]
+    pub(crate) stopped: bool,
     /// Whether endpoints are placed on it: its port has been verified (R-ENR-07).
     #[serde(default)]
     pub(crate) capacity: bool,
@@ -141,6 +144,9 @@ pub(crate) struct NodeRecord {
     pub(crate) created_at: At,
     #[serde(default)]
     pub(crate) enrolled: Option<EnrolledRecord>,
+    /// When its daemon said that it stops; absent from its next session on.
+    #[serde(default)]
+    pub(crate) stopped_at: Option<At>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -349,6 +349,7 @@ mod tests {
                 name: Text(name.parse().unwrap()),
                 created_at: At::from(WallTime(0)),
                 enrolled: None,
+                stopped_at: None,
             };
             let revision = StoreRevision(1);
             state.nodes.insert(id, Kept { record, revision });

@@ -8,7 +8,7 @@ use crate::control::Inner;
 use crate::observed::{Members, NodeObserved, NodeReport, RelayObserved, RelayReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
-use crate::readiness::{self, OFFLINE_AFTER};
+use crate::readiness::{self, Facts, OFFLINE_AFTER};
 use crate::reconcile::facts;
 use crate::record::{At, LinkRecord, MemberKey, NodeRecord, RelayRecord};
 use crate::state::State;
@@ -16,8 +16,10 @@ use crate::verbs::removable_after;
 use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, WallTime};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
+use unreached::Unreached;
 
 mod copies;
+mod unreached;
 
 /// One consistent look at everything. Holds the lock on reports: make views and drop it.
 pub(crate) struct Viewer<'a> {
@@ -27,15 +29,18 @@ pub(crate) struct Viewer<'a> {
     members: MutexGuard<'a, Members>,
     mono: MonoTime,
     wall: WallTime,
+    unreached: Unreached,
 }
 
 impl<'a> Viewer<'a> {
     pub(crate) fn new(inner: &'a Inner) -> Self {
+        let members = inner.observed.lock();
         Self {
             inner,
             state: inner.ledger.state(),
             documents: inner.published.snapshot(),
-            members: inner.observed.lock(),
+            unreached: Unreached::of(&members),
+            members,
             mono: inner.clock.mono(),
             wall: inner.clock.wall(),
         }
@@ -63,7 +68,14 @@ impl<'a> Viewer<'a> {
                 record.lost_at,
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
-            worker: status.map(|s| worker(s, observed.is_some_and(RelayObserved::is_stopped))),
+            worker: match status {
+                Some(status) => Some(worker(status, observed.is_some_and(RelayObserved::is_stopped))),
+                // As the control plane before this one heard.
+                None => self.facts(record).stopped.then(|| WorkerView {
+                    state: "stopped",
+                    ..WorkerView::default()
+                }),
+            },
             policy: PolicyView {
                 wanted: self.documents.relays.get(&id).map(|p| HeadView {
                     epoch: p.epoch.0,
@@ -131,14 +143,22 @@ impl<'a> Viewer<'a> {
     }
 
     pub(crate) fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
-        let observed = self.members.relays.get(&record.id.0);
-        readiness::standing(&facts(
+        readiness::standing(&self.facts(record))
+    }
+
+    fn facts(&self, record: &RelayRecord) -> Facts {
+        let id = record.id.0;
+        let facts = facts(
             record,
-            observed,
+            self.members.relays.get(&id),
             &self.state,
             self.mono,
             self.inner.started,
-        ))
+        );
+        Facts {
+            unreached: self.unreached.words(id, &self.state),
+            ..facts
+        }
     }
 
     pub(crate) fn node(&self, record: &NodeRecord) -> NodeView {
@@ -156,7 +176,7 @@ impl<'a> Viewer<'a> {
             last_seen: self.last_seen(
                 observed.is_some_and(|o| o.session.is_some()),
                 observed.and_then(|o| o.closed).map(|c| c.at),
-                None,
+                record.stopped_at,
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
             policy: PolicyView {
@@ -213,7 +233,8 @@ impl<'a> Viewer<'a> {
         }
         let connected = observed.is_some_and(|o| o.session.is_some());
         let closed = observed.and_then(|o| o.closed);
-        if closed.is_some_and(|c| c.stopped) {
+        let was_stopped = !connected && record.stopped_at.is_some();
+        if closed.map_or(was_stopped, |c| c.stopped) {
             return (NodeState::Offline, "its daemon was stopped".to_owned());
         }
         let lost_at = closed.map_or(self.inner.started, |c| c.at);

@@ -22,6 +22,7 @@ fn ready() -> Facts {
             policy_refused: String::new(),
         }),
         port: Port::Open,
+        unreached: String::new(),
     }
 }
 
@@ -148,6 +149,14 @@ fn standing_names_what_is_missing() {
             RelayState::NotReady,
             "did not answer relay two: timed out",
         ),
+        (
+            Facts {
+                unreached: "no node reaches it".to_owned(),
+                ..ready()
+            },
+            RelayState::NotReady,
+            "no node reaches it",
+        ),
     ];
     for (facts, state, reason) in rows {
         let (got, why) = standing(&facts);
@@ -164,6 +173,7 @@ fn standing_names_what_is_missing() {
 fn capacity_is_lost_with_witnesses_only() {
     let sight = |standing, seconds, nodes_on, nodes_off| Sight {
         standing,
+        stopped: false,
         unready: Duration::from_secs(seconds),
         nodes_on,
         nodes_off,
@@ -190,6 +200,13 @@ fn capacity_is_lost_with_witnesses_only() {
     for (held, sight, after) in rows {
         assert_eq!(capacity(held, sight), after, "{held} {sight:?}");
     }
+    // One that said goodbye needs no witness and little time: enough for a service that is restarted.
+    let stopped = |seconds, nodes_on| Sight {
+        stopped: true,
+        ..sight(Offline, seconds, nodes_on, 0)
+    };
+    assert!(capacity(true, stopped(4, 0)) && !capacity(true, stopped(5, 0)));
+    assert!(capacity(true, stopped(5, 1)), "its worker lives on");
 }
 
 fn asked(probes: &mut Probes, by: RelayId, n: u8, now: MonoTime) {

@@ -9,7 +9,7 @@ use crate::ledger::{Change, CommitError};
 use crate::observed::{CheckAsked, Closed, LastRefusal, Listener, NodeReport, Reach};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
-use crate::record::{MemberKey, NodeRecord, Text, key};
+use crate::record::{At, EnrolledRecord, MemberKey, NodeRecord, Text, key};
 use crate::told;
 use bytes::Bytes;
 use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId, WallTime};
@@ -109,7 +109,13 @@ pub(super) async fn run(
         tracing::info!(node = %id, reason = ended.words(), suppressed, "a node's session ended");
     }
     let closed = Closed::by(ended, inner.clock.mono());
-    inner.observed.close_node(id, session.number, closed);
+    if inner.observed.close_node(id, session.number, closed)
+        && closed.stopped
+        && let Err(error) = record_stop(&inner, id).await
+    {
+        // Until the next start it is known all the same.
+        tracing::warn!(node = %id, error = %fairlead_telemetry::chain(&error), "a node's goodbye was not recorded");
+    }
     // One that opened while the member was removed.
     if inner.ledger.state().node(id).is_none() {
         inner.observed.forget_node(id);
@@ -317,7 +323,23 @@ async fn given_up(checking: Option<&mut CheckAsked>) {
     }
 }
 
-/// Notes in the store that the node has had a session since it enrolled.
+/// Notes in the store that the node's daemon said goodbye.
+async fn record_stop(inner: &Inner, id: NodeId) -> Result<(), CommitError> {
+    let now = inner.clock.wall();
+    let turn = inner.ledger.turn().await?;
+    let Some(before) = turn.state().node(id) else {
+        return Ok(());
+    };
+    let after = NodeRecord {
+        stopped_at: Some(At::from(now)),
+        ..before.clone()
+    };
+    let mut change = Change::default();
+    change.put(key::node(id), &after);
+    turn.commit(change).await
+}
+
+/// Notes in the store that the node has had a session since it enrolled, and since it said goodbye.
 async fn record_connected(inner: &Inner, id: NodeId, caller: Caller) -> Result<(), CommitError> {
     let turn = inner.ledger.turn().await?;
     let Some(before) = turn.state().node(id) else {
@@ -327,11 +349,14 @@ async fn record_connected(inner: &Inner, id: NodeId, caller: Caller) -> Result<(
         .enrolled
         .clone()
         .filter(|e| !e.connected && caller.has_key_of(e));
-    let Some(enrolled) = enrolled else {
+    if enrolled.is_none() && before.stopped_at.is_none() {
         return Ok(());
-    };
+    }
     let after = NodeRecord {
-        enrolled: Some(enrolled.connected()),
+        enrolled: enrolled
+            .map(EnrolledRecord::connected)
+            .or_else(|| before.enrolled.clone()),
+        stopped_at: None,
         ..before.clone()
     };
     let mut change = Change::default();

@@ -141,7 +141,7 @@ pub(super) async fn run(
     }
     let closed = Closed::by(ended, inner.clock.mono());
     if inner.observed.close_relay(id, session.number, closed)
-        && let Err(error) = record_loss(&inner, id).await
+        && let Err(error) = record_loss(&inner, id, closed.stopped).await
     {
         // The next start takes the last pulse for it.
         tracing::warn!(relay = %id, error = %fairlead_telemetry::chain(&error), "the end of a session was not recorded");
@@ -516,8 +516,8 @@ async fn issue_lease(
     }
 }
 
-/// Notes in the store when a relay's session ended: the start of an outage.
-async fn record_loss(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
+/// Notes in the store when a relay's session ended, the start of an outage, and whether that was said.
+async fn record_loss(inner: &Inner, id: RelayId, stopped: bool) -> Result<(), CommitError> {
     let now = inner.clock.wall();
     let turn = inner.ledger.turn().await?;
     let Some(before) = turn.state().relay(id) else {
@@ -525,6 +525,7 @@ async fn record_loss(inner: &Inner, id: RelayId) -> Result<(), CommitError> {
     };
     let after = RelayRecord {
         lost_at: Some(At::from(now)),
+        stopped,
         ..before.clone()
     };
     let mut change = Change::default();
@@ -562,6 +563,7 @@ async fn record_return(inner: &Inner, id: RelayId, first: bool, caller: Caller) 
     }
     let after = RelayRecord {
         lost_at: None,
+        stopped: false,
         enrolled: connected.or_else(|| before.enrolled.clone()),
         ..before.clone()
     };

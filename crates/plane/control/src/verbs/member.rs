@@ -62,6 +62,7 @@ impl Control {
             created_at: At::from(self.0.clock.wall()),
             enrolled: None,
             lost_at: None,
+            stopped: false,
             capacity: false,
             served: false,
         };
@@ -94,6 +95,7 @@ impl Control {
             name: Text(name),
             created_at: At::from(self.0.clock.wall()),
             enrolled: None,
+            stopped_at: None,
         };
         let mut change = Change::default();
         change.note(AuditNote::new(actor(by), "node.add", format!("node {}", record.name.0)).after(&record));

@@ -604,7 +604,7 @@ fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
                 relay_id: bytes(relay.relay.to_bytes()),
                 connected,
                 rtt_us: 100,
-                error: String::new(),
+                error: if connected { "" } else { "timed out" }.to_owned(),
                 registered_endpoint_ids: registered
                     .filter(|_| connected)
                     .map(|p| bytes(p.endpoint.to_bytes()))

@@ -215,10 +215,124 @@ async fn a_member_that_says_goodbye_is_offline_at_once() {
         "it ended with its supervisor"
     );
     assert_eq!(node.1, "its daemon was stopped");
+    // What was known is known after a restart too.
+    plane.stop().await;
+    let plane = Plane::start(dir.path()).await;
+    let (relay, node) = states(&plane.control).await;
+    assert_eq!(relay.1, "its supervisor was stopped");
+    assert_eq!(node.1, "its daemon was stopped");
+    let worker = plane.control.relay("one").await.unwrap().worker.unwrap();
+    assert_eq!(worker.state, "stopped");
+    assert!(plane.control.node("alpha").await.unwrap().last_seen.is_some());
     let _back = (
         Relay::connect(&plane, &one).await,
         Node::connect(&plane, &alpha).await,
     );
     plane.until("both are back", ready).await;
+    plane.stop().await;
+}
+
+/// A relay that says goodbye has its links placed elsewhere within seconds, not after the half minute that a
+/// relay without a word gets; one that comes back sooner keeps them.
+#[tokio::test]
+async fn the_links_of_a_relay_that_says_goodbye_move_within_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let members = [
+        plane.relay("one").await,
+        plane.relay("two").await,
+        plane.relay("three").await,
+    ];
+    let mut relays = Vec::new();
+    for member in &members {
+        relays.push(Relay::connect(&plane, member).await);
+    }
+    let (alpha, _beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let alpha = Node::connect(&plane, &alpha).await;
+    plane
+        .until("all are ready", async |c| {
+            let relays = c.relays().await;
+            relays.iter().all(|r| r.state == RelayState::Ready)
+        })
+        .await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    let on = async |c: &Control| {
+        let relays = c.link("db").await.unwrap().relays;
+        relays.into_iter().map(|r| r.id).collect::<Vec<_>>()
+    };
+    plane
+        .until("it is placed", async |c| on(c).await.len() == 2)
+        .await;
+    let before = on(&plane.control).await;
+    let place = members.iter().position(|m| m.relay_id() == before[0]).unwrap();
+    let stopped = relays.remove(place);
+    stopped.say_goodbye().await;
+    alpha.unreachable.send_replace([before[0]].into());
+    alpha.report().await;
+    let name = members[place].enrolled.name.to_string();
+    plane
+        .until("it is offline", async |c| {
+            c.relay(&name).await.unwrap().state == RelayState::Offline
+        })
+        .await;
+    plane.clock.pass(Duration::from_secs(4));
+    for relay in &relays {
+        relay.report().await;
+    }
+    assert_eq!(on(&plane.control).await, before, "a restart moves nothing");
+    plane.clock.pass(Duration::from_secs(2));
+    plane
+        .until("the third carries it", async |c| {
+            let on = on(c).await;
+            on.len() == 2 && !on.contains(&before[0])
+        })
+        .await;
+    plane.stop().await;
+}
+
+/// A relay that nodes reach no more is shown so by their word, long before its port is tried again. A node
+/// that reaches nothing at all is no witness.
+#[tokio::test]
+async fn a_relay_that_no_node_reaches_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (one, two) = (plane.relay("one").await, plane.relay("two").await);
+    let _relays = (
+        Relay::connect(&plane, &one).await,
+        Relay::connect(&plane, &two).await,
+    );
+    let alpha = Node::connect(&plane, &plane.node("alpha").await).await;
+    let state = async |c: &Control, name: &str| {
+        let relay = c.relay(name).await.unwrap();
+        (relay.state, relay.state_reason)
+    };
+    let ready = async |c: &Control| {
+        let both = (state(c, "one").await.0, state(c, "two").await.0);
+        both == (RelayState::Ready, RelayState::Ready)
+    };
+    plane.until("both are ready", ready).await;
+    alpha
+        .until("it has both", |v| {
+            v.policy.as_ref().is_some_and(|p| p.relays.len() == 2)
+        })
+        .await;
+    alpha.unreachable.send_replace([one.relay_id()].into());
+    alpha.report().await;
+    plane
+        .until("the node's word is shown", async |c| {
+            let why = "node alpha does not reach it: timed out".to_owned();
+            state(c, "one").await == (RelayState::NotReady, why)
+        })
+        .await;
+    assert_eq!(state(&plane.control, "two").await.0, RelayState::Ready);
+    assert!(
+        plane.control.relay("one").await.unwrap().capacity,
+        "it moves nothing"
+    );
+    alpha
+        .unreachable
+        .send_replace([one.relay_id(), two.relay_id()].into());
+    alpha.report().await;
+    plane.until("its own network may be the reason", ready).await;
     plane.stop().await;
 }

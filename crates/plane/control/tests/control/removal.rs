@@ -211,9 +211,7 @@ async fn a_relay_that_never_served_is_removed_at_once() {
         .until("its session has ended", |v| v.ended.is_some())
         .await;
     // The good one has served, and waits for its lease.
-    alpha
-        .until("it knows the good one", |v| v.policy.is_some())
-        .await;
+    alpha.until("it knows the good one", |v| v.policy.is_some()).await;
     relay_wrong.vanish().await;
     good.vanish().await;
     plane.stop().await;
@@ -226,7 +224,11 @@ async fn a_relay_that_never_served_is_removed_at_once() {
             c.relay("good").await.unwrap().state == RelayState::Offline
         })
         .await;
-    let refused = plane.control.remove_relay(&plane.admin, "good").await.unwrap_err();
+    let refused = plane
+        .control
+        .remove_relay(&plane.admin, "good")
+        .await
+        .unwrap_err();
     assert_eq!(refused.code, ApiCode::RelayOfflineRemovalUnsafe, "{refused}");
     plane.stop().await;
 }
@@ -254,7 +256,11 @@ async fn the_local_relay_stays_once_it_has_served() {
             c.relay("local").await.unwrap().state == RelayState::Ready
         })
         .await;
-    let refused = plane.control.remove_relay(&plane.admin, "local").await.unwrap_err();
+    let refused = plane
+        .control
+        .remove_relay(&plane.admin, "local")
+        .await
+        .unwrap_err();
     assert_eq!(refused.code, ApiCode::LocalRelay);
     assert!(refused.message.contains("local relay"), "{refused}");
     relay.vanish().await;
