@@ -103,7 +103,7 @@ pub(crate) enum Refused {
         held: LeaderTerm,
     },
     /// An older policy (R-POL-04).
-    #[error("the node policy is {}.{}, held is {}.{}", .offered.0, .offered.1, .held.0, .held.1)]
+    #[error("the node policy is revision {} of epoch {}, held is revision {} of epoch {}", .offered.1, .offered.0, .held.1, .held.0)]
     Older {
         /// As offered.
         offered: (PolicyEpoch, Revision),
@@ -111,7 +111,7 @@ pub(crate) enum Refused {
         held: (PolicyEpoch, Revision),
     },
     /// The same number with other content (R-POL-04).
-    #[error("the node policy {}.{} has other content than the one held", .0.0, .0.1)]
+    #[error("the node policy, revision {} of epoch {}, has other content than the one held", .0.1, .0.0)]
     OtherContent((PolicyEpoch, Revision)),
     /// More or larger grants than a node holds.
     #[error("{count} grants, or one above {GRANT_LEN_MAX} bytes; at most {GRANTS_MAX} are held")]

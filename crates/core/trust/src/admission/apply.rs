@@ -71,7 +71,7 @@ pub enum ApplyRefused {
         held: LeaseSeq,
     },
     /// The lease is over another policy than the one held or given with it.
-    #[error("its lease covers revision {epoch}.{revision}, not the policy")]
+    #[error("its lease covers revision {revision} of epoch {epoch}, not the policy")]
     LeaseOfOtherPolicy {
         /// The epoch covered.
         epoch: PolicyEpoch,

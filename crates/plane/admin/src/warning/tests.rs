@@ -284,7 +284,7 @@ fn a_store_that_was_restored_is_named_where_members_hold_something_newer() {
         "its leader term 2 is below 4",
         "the policy is refused: its revision 10 is below 11",
         "the node policy is of leader term 2, held is 4",
-        "the node policy is 1.10, held is 1.11",
+        "the node policy is revision 10 of epoch 1, held is revision 11 of epoch 1",
     ] {
         let (mut relay, mut node) = (relay("a", RelayState::NotReady), node("n", NodeState::NotReady));
         relay.policy.refused = refused.to_owned();

@@ -62,10 +62,12 @@ fn only_newer_policies_are_let_in() {
         LeaderTerm(2),
         "the control plane is told by which term"
     );
-    assert!(matches!(
-        keeper.offer_policy(sign(2, 1, 4)),
-        Err(Refused::Older { .. })
-    ));
+    let older = keeper.offer_policy(sign(2, 1, 4)).unwrap_err();
+    assert!(matches!(older, Refused::Older { .. }));
+    assert_eq!(
+        older.to_string(),
+        "the node policy is revision 4 of epoch 1, held is revision 5 of epoch 1"
+    );
     let mut changed = policy(&authority, 2, 1, 5);
     changed.revoked_routes.push(ROUTE);
     assert!(matches!(
