@@ -92,12 +92,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         .iter()
         .filter(|w| wanted.is(&w.kind, &w.name, &w.id))
     {
-        let found = format!("{}: {}", warning.code, warning.message);
-        if warning.severity == "critical" {
-            subject.failed("reported", found, &warning.action);
-        } else {
-            subject.warning("reported", found, &warning.action);
-        }
+        reported(&mut subject, warning);
     }
     let tried: Vec<&json::Relay> = relays.iter().copied().filter(|r| !is_stopped(r)).collect();
     let paths = tunnels::paths(&tried, &nodes, &links, &pool.links);
@@ -120,6 +115,16 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     }
     tunnels::tunnels(&mut report, &client, flags, &paths, &tried).await;
     Ok(report)
+}
+
+/// What the control plane warns of.
+fn reported(subject: &mut Subject<'_>, warning: &json::Warning) {
+    let found = format!("{}: {}", warning.code, warning.message);
+    if warning.severity == "critical" {
+        subject.failed("reported", found, &warning.action);
+    } else {
+        subject.warning("reported", found, &warning.action);
+    }
 }
 
 /// What was named: `NAME`, or `KIND/NAME` where a relay, a node and a link share a name.

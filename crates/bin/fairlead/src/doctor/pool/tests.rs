@@ -211,3 +211,20 @@ fn a_name_of_several_is_told_apart_by_its_kind() {
         "{found}"
     );
 }
+
+/// A row does not say its outcome twice: `warning  warning`.
+#[test]
+fn a_reported_warning_is_called_so_once() {
+    let mut report = Report::default();
+    for severity in ["critical", "warning"] {
+        let warning = serde_json::from_value(json!({
+            "code": "X", "severity": severity, "kind": "pool", "id": "", "name": "", "message": "m", "action": "a",
+        }));
+        reported(&mut report.on("warnings"), &warning.unwrap());
+    }
+    let rows: Vec<(Outcome, &str)> = report.checks().iter().map(|c| (c.outcome, c.check)).collect();
+    assert_eq!(
+        rows,
+        [(Outcome::Failed, "reported"), (Outcome::Warning, "reported")]
+    );
+}
