@@ -11,6 +11,7 @@
 //! | never stood | silent for 10 s | dead |
 //! | stands | silent | busy or frozen: doubted, nothing is torn down |
 //! | stands, no PONG | anything | likewise |
+//! | stands or never stood | silent for 3 s | another connection is tried beside it, and takes its place if it stands first |
 //! | broken | answers a probe | alive: the connection is made anew |
 //! | broken, and refused or unanswered when tried anew | silent beyond a probe's time | dead |
 //! | no acknowledgement of the kernel for 2 s | silent as long | dead |

@@ -5,9 +5,9 @@
 use crate::metrics::{CauseLabel, RelayLabel};
 use crate::session::SessionContext;
 use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness};
-use fairlead_model::{Identity, MonoTime, ProcessBootId, SessionId};
+use fairlead_model::{Identity, MonoTime, ProcessBootId, RefusalCode, SessionId};
 use fairlead_telemetry::chain;
-use fairlead_transport::{Carrier, LiveAnswer, LiveConnection, LiveDialError};
+use fairlead_transport::{Carrier, DialError, LiveAnswer, LiveConnection, LiveDialError};
 use fairlead_trust::NodeRelay;
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,6 +19,8 @@ const DOUBT_TOLD_AFTER: Duration = Duration::from_secs(2);
 /// What it is told then.
 const DOUBTED: &str = "nothing comes from it by UDP, though its host may be there: UDP to it or from it is blocked, \
                        or its worker is busy or frozen";
+/// Between two dials beside a session: each tries for 10 s, unless it fails at once.
+const BESIDE_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the session tells its watch, and hears of it.
 #[derive(Debug)]
@@ -56,17 +58,26 @@ pub(crate) struct Watched<'a> {
     pub(crate) vitals: &'a Vitals,
 }
 
+/// How a watch ends.
+pub(crate) enum Verdict {
+    Dead(Death),
+    /// The session's connection brings nothing; this one, to the same relay, stands.
+    Overtaken(Carrier),
+}
+
+type Beside<'a> = Pin<Box<dyn Future<Output = Result<Carrier, DialError>> + Send + 'a>>;
 type Attempt<'a> = Pin<Box<dyn Future<Output = Result<LiveAnswer, LiveDialError>> + Send + 'a>>;
 
 enum Event {
     Answer(Result<LiveAnswer, LiveDialError>),
     Pings(Result<u32, LostCause>),
+    Beside(Result<Carrier, DialError>),
     Timeout,
 }
 
 impl<'a> Watched<'a> {
-    /// Watches until the relay is dead.
-    pub(crate) async fn watch(self) -> Death {
+    /// Watches until the relay is dead, or another connection to it has taken the session's place.
+    pub(crate) async fn watch(self) -> Verdict {
         let mut established = self.vitals.established.subscribe();
         let boot = match established.wait_for(Option::is_some).await.map(|boot| *boot) {
             Ok(Some(boot)) => boot,
@@ -78,6 +89,8 @@ impl<'a> Watched<'a> {
         let mut attempt: Option<Attempt<'a>> = None;
         let mut standing = Standing::new(&self);
         let (mut doubt, mut suspicion) = (Doubt::None, Suspicion::default());
+        let mut beside: Option<Beside<'a>> = None;
+        let mut beside_from = Instant::now();
         loop {
             while let Some(action) = machine.poll_action() {
                 match action {
@@ -86,13 +99,19 @@ impl<'a> Watched<'a> {
                     NodeAction::OnlyQuic => self.warn(),
                     NodeAction::Dead(death) => {
                         self.count_death(death);
-                        return death;
+                        return Verdict::Dead(death);
                     }
                 }
             }
             let now = clock.mono();
             self.tell(&mut doubt, machine.doubt(now));
             self.report(&mut suspicion, doubt, now);
+            if !machine.is_path_lost(now) {
+                beside = None;
+            } else if beside.is_none() && Instant::now() >= beside_from {
+                tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC brings nothing: dialling beside");
+                beside = Some(self.beside());
+            }
             let wake = [machine.poll_timeout(now), suspicion.due()]
                 .into_iter()
                 .flatten()
@@ -101,6 +120,7 @@ impl<'a> Watched<'a> {
             let event = tokio::select! {
                 answer = finish(&mut attempt) => Event::Answer(answer),
                 pings = standing.pings() => Event::Pings(pings),
+                dialled = finish(&mut beside) => Event::Beside(dialled),
                 () = sleep_until(wake) => Event::Timeout,
             };
             let (now, stats) = (clock.mono(), self.carrier.stats());
@@ -131,6 +151,16 @@ impl<'a> Watched<'a> {
                     self.count_lost(cause);
                     machine.lost(cause, now);
                 }
+                Event::Beside(dialled) => {
+                    (beside, beside_from) = (None, Instant::now() + BESIDE_AGAIN);
+                    match dialled {
+                        Ok(carrier) if machine.is_path_lost(now) => return Verdict::Overtaken(carrier),
+                        Ok(carrier) => carrier.close(RefusalCode::MemberLeft),
+                        Err(error) => {
+                            tracing::debug!(relay = %self.relay.name, error = chain(&error), "not reached beside either");
+                        }
+                    }
+                }
                 Event::Timeout => machine.handle_timeout(now),
             }
         }
@@ -143,6 +173,11 @@ impl<'a> Watched<'a> {
             self.session,
             limit,
         ))
+    }
+
+    fn beside(&self) -> Beside<'a> {
+        let Watched { context, relay, .. } = self;
+        Box::pin(context.dialler.dial(&relay.address, Identity::Relay(relay.relay)))
     }
 
     fn tell(&self, told: &mut Doubt, doubt: Doubt) {
@@ -255,7 +290,7 @@ impl Drop for Standing<'_, '_> {
     }
 }
 
-async fn finish(attempt: &mut Option<Attempt<'_>>) -> Result<LiveAnswer, LiveDialError> {
+async fn finish<F: Future + Unpin>(attempt: &mut Option<F>) -> F::Output {
     match attempt {
         Some(attempt) => attempt.await,
         None => std::future::pending().await,

@@ -2,7 +2,7 @@
 //! over incoming legs, and comes back after every end.
 
 use crate::backoff::Backoff;
-use crate::liveness::{Vitals, Watched};
+use crate::liveness::{Verdict, Vitals, Watched};
 use crate::metrics::{NodeMetrics, RelayLabel};
 use crate::publisher::Publisher;
 use crate::relays::{Relays, Session};
@@ -83,6 +83,8 @@ pub(crate) enum SessionEnd {
     Lost(#[source] CarrierEnd),
     #[error("the relay carries the session no more")]
     Dead(#[source] Death),
+    #[error("its connection brought nothing any more, and another one to the relay takes its place")]
+    Overtaken(Box<Carrier>),
     #[error("the control stream ended")]
     ControlEnded,
     #[error("the control stream cannot be read")]
@@ -111,6 +113,7 @@ impl SessionEnd {
             Self::Dial(_)
             | Self::Lost(_)
             | Self::Dead(_)
+            | Self::Overtaken(_)
             | Self::ControlEnded
             | Self::Read(_)
             | Self::Write(_)
@@ -176,11 +179,16 @@ async fn keep(
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let log = RateLimitedLog::new(LOG_EVERY);
     let mut knock = Knock::new();
+    let mut ready = None;
     loop {
         let target = relay.borrow_and_update().clone();
         let number = context.session_numbers.fetch_add(1, Ordering::Relaxed);
         let mut established = false;
-        let end = match reach(&context, &target, &mut knock, &cancel).await {
+        let reached = match ready.take() {
+            Some(carrier) => Ok(carrier),
+            None => reach(&context, &target, &mut knock, &cancel).await,
+        };
+        let end = match reached {
             Err(end) => end,
             Ok(carrier) => {
                 let view = view.clone();
@@ -220,6 +228,10 @@ async fn keep(
                 knock = Knock::new();
             }
             tracing::info!(relay = %target.name, reason = why, "hop session ended");
+            if let SessionEnd::Overtaken(carrier) = end {
+                ready = Some(*carrier);
+                continue;
+            }
             if matches!(end, SessionEnd::Dead(Death::OtherBoot)) {
                 // Its next worker has just answered.
                 continue;
@@ -304,7 +316,10 @@ pub(crate) async fn one_session(
     let end = tokio::select! {
         end = control.run(view, cancel) => end,
         end = accept(context, relay.relay, &carrier) => end,
-        death = watched.watch() => SessionEnd::Dead(death),
+        verdict = watched.watch() => match verdict {
+            Verdict::Dead(death) => SessionEnd::Dead(death),
+            Verdict::Overtaken(carrier) => SessionEnd::Overtaken(Box::new(carrier)),
+        },
         end = carrier.closed() => SessionEnd::Lost(end),
     };
     // Said on the control stream as well, whichever is noticed first.

@@ -37,5 +37,6 @@ mod successor;
 mod survival;
 mod taken_port;
 mod target_errors;
+mod udp_gone;
 mod up;
 mod vanished;

@@ -33,6 +33,9 @@ const WARN_AFTER: u32 = 3;
 /// QUIC's silence from which on the relay is doubted: two keep-alives.
 const DOUBT_AFTER: Duration = Duration::from_secs(2);
 const _: () = assert!(DOUBT_AFTER.as_millis() == 2 * KEEP_ALIVE.as_millis());
+/// QUIC's silence from which on another connection is tried beside a session whose relay lives.
+const LOST_PATH_AFTER: Duration = Duration::from_secs(3);
+const _: () = assert!(LOST_PATH_AFTER.as_millis() > DOUBT_AFTER.as_millis());
 /// Unanswered pings of the liveness connection from which on the relay is doubted.
 const DOUBT_AFTER_PINGS: u32 = 2;
 
@@ -179,6 +182,20 @@ impl NodeLiveness {
         } else {
             Doubt::None
         }
+    }
+
+    /// Whether the relay seems to live while QUIC brings nothing: its datagrams do not pass, or did not for
+    /// a while. Then another connection is worth trying beside this one, whose own probes come ever more
+    /// rarely: their timeout doubles with each that is lost (RFC 9002, section 6.2.1), so that after half a
+    /// minute without UDP the next one is half a minute away.
+    #[must_use]
+    pub fn is_path_lost(&self, now: MonoTime) -> bool {
+        let seems_alive = match self.state {
+            State::OnlyQuic { .. } => true,
+            State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
+            State::Broken(_) | State::Dead => false,
+        };
+        seems_alive && self.heard.is_silent(LOST_PATH_AFTER, now)
     }
 
     /// Bytes that QUIC has received so far, and its round trip.

@@ -174,6 +174,30 @@ fn a_frozen_relay_is_doubted_and_not_dead() {
     }
 }
 
+/// Where TCP passes and UDP does not, another connection is tried beside the session, until something comes;
+/// not at a relay whose process does not answer on the connection either.
+#[test]
+fn a_path_that_brings_nothing_is_tried_beside() {
+    let mut node = Node::held();
+    let lost = |node: &Node| node.machine.is_path_lost(ms(node.at));
+    node.until(1000).datagram().until(3999);
+    assert!(!lost(&node));
+    node.until(4000);
+    assert!(lost(&node));
+    node.input(|m, _| m.pings(2));
+    assert!(!lost(&node), "frozen");
+    node.input(|m, _| m.pings(1));
+    assert!(lost(&node));
+    node.datagram();
+    assert!(!lost(&node));
+    // Its own pause is no silence of the relay's (F-06).
+    node.at = 60_000;
+    node.input(|_, _| ());
+    assert!(!lost(&node));
+    node.lost(LostCause::Closed).until(64_000);
+    assert!(!lost(&node), "whether it lives is being found out");
+}
+
 /// R-ADM-02: a vanished host is dead as soon as its kernel's silence is known, if QUIC agrees.
 #[test]
 fn a_vanished_host_is_dead() {

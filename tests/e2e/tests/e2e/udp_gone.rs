@@ -1,0 +1,83 @@
+//! UDP alone does not pass for a while, between hosts that all live: TCP says so all the time.
+
+use anyhow::{Context, Result, ensure};
+use fairlead_testkit::target::{Behaviour, Target};
+use fairlead_testkit::{Estate, PingPong, Weather, verified};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// The probes of a QUIC connection that has lost all come after 13 s, then after 26 and 51 s: what relies on
+/// them alone stands still for 20 s more.
+const GONE: Duration = Duration::from_secs(28);
+/// Losses before and after: the congestion windows are small, and full when UDP goes.
+const LOSS: f64 = 0.02;
+/// Connections that keep the congestion windows full, so that nothing but probes may leave.
+const BULK: u64 = 8;
+const ROUND: u64 = 2 << 20;
+/// A dial beside the silent session tries every 500 ms.
+const BACK_MAX: Duration = Duration::from_millis(2_500);
+/// What the rounds that were on their way take at such losses.
+const BULK_MAX: Duration = Duration::from_secs(20);
+const EVEN_LIMIT: Duration = Duration::from_secs(60);
+const NO_UDP: &str = "table inet gone { chain i { type filter hook input priority 0; meta l4proto udp drop; }; \
+                      chain o { type filter hook output priority 0; meta l4proto udp drop; }; }";
+
+/// Echoes rounds of bytes until `until`, each byte checked.
+async fn bulk(link: SocketAddr, host: &fairlead_testkit::net::Host, seed: u64, until: Instant) -> Result<()> {
+    let mut stream = host.connect(link)?;
+    while Instant::now() < until {
+        verified::echo_on(&mut stream, seed, ROUND)
+            .await
+            .with_context(|| format!("bulk {seed}"))?;
+    }
+    Ok(())
+}
+
+/// R-NOD-01, F-06: relays to which TCP passes and UDP does not for a while are reached again as soon as it
+/// does: nobody waits for the silent connection's own probes. No stream is cut, no byte is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stood_still_without_udp_goes_on_as_soon_as_it_passes() -> Result<()> {
+    let estate = std::sync::Arc::new(Estate::new(2)?);
+    let target = Target::start_in(&estate.beta.host, Behaviour::Echo)?;
+    estate.build(target.address()).await?;
+    estate.until_connected(EVEN_LIMIT).await?;
+    let link = estate.listen()?;
+    let pings = PingPong::start(estate.alpha.host.run(|| std::net::TcpStream::connect(link))??)?;
+    pings.until_even(EVEN_LIMIT).await?;
+    for relay in &estate.relays {
+        relay.weather(Weather {
+            loss: LOSS,
+            ..Weather::clear()
+        });
+    }
+    let until = Instant::now() + GONE + Duration::from_secs(8);
+    let mut bulks = JoinSet::new();
+    for seed in 0..BULK {
+        let estate = std::sync::Arc::clone(&estate);
+        bulks.spawn(async move { bulk(link, &estate.alpha.host, seed, until).await });
+    }
+    // The windows are full by then.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    pings.begin();
+    for relay in &estate.relays {
+        relay.host.nft(NO_UDP)?;
+    }
+    tokio::time::sleep(GONE).await;
+    for relay in &estate.relays {
+        relay.host.nft("delete table inet gone")?;
+    }
+    let began = Instant::now();
+    while let Some(bulk) = bulks.join_next().await {
+        bulk??;
+    }
+    let all = began.elapsed();
+    let gap = pings.longest();
+    println!(
+        "without UDP for {GONE:?}: longest gap {gap:?}, all bulk had ended {all:?} after it passed again"
+    );
+    ensure!(gap >= GONE, "UDP passed: {gap:?}");
+    ensure!(gap <= GONE + BACK_MAX, "{gap:?} without UDP for {GONE:?}");
+    ensure!(all <= BULK_MAX, "bulk: {all:?} after UDP passed again");
+    pings.sound()
+}
