@@ -297,7 +297,16 @@ impl ListenAddress {
     /// The text is no address, or one where no TCP connection can end (RFC 9293 section 3.9.2.3).
     pub fn requested(text: &str) -> Result<Self, AddressError> {
         let address: Self = text.parse()?;
-        match address.0.ip().to_canonical() {
+        if let IpAddr::V6(ip) = address.0.ip()
+            && ip.to_ipv4_mapped().is_some()
+        {
+            // Sockets for IPv6 alone cannot be bound to one, and it would hide that the IPv4 one is taken.
+            return Err(Self::fault(
+                text,
+                "its host is an IPv4 address in the form of IPv6: write it as IPv4",
+            ));
+        }
+        match address.0.ip() {
             IpAddr::V4(ip) if ip.is_broadcast() => {
                 Err(Self::fault(text, "its host is the broadcast address"))
             }
@@ -443,13 +452,14 @@ mod tests {
 
     /// A daemon is asked to listen where a TCP connection can end; what is stored stays readable.
     #[test]
-    fn nobody_listens_on_broadcast_or_multicast() {
+    fn nobody_listens_where_no_connection_can_end() {
         for (text, reason) in [
             ("255.255.255.255:55", "broadcast"),
-            ("[::ffff:255.255.255.255]:55", "broadcast"),
+            ("[::ffff:255.255.255.255]:55", "write it as IPv4"),
             ("224.0.0.1:55", "multicast"),
             ("239.255.255.255:55", "multicast"),
             ("[ff02::1]:55", "multicast"),
+            ("[::ffff:127.0.0.1]:55", "write it as IPv4"),
         ] {
             let error = ListenAddress::requested(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

@@ -145,7 +145,7 @@ fn new_client(
 }
 
 fn ca(path: &Path) -> Result<Vec<CertificateDer<'static>>, ProfileError> {
-    let text = file::read_text(path, CA_LEN_MAX)?;
+    let text = file::read_given(path, CA_LEN_MAX)?;
     let malformed = |reason: String| ProfileError::Malformed {
         path: path.to_owned(),
         reason,

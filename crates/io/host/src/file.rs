@@ -29,6 +29,12 @@ pub enum FileError {
         /// The bound in bytes.
         max: usize,
     },
+    /// What is there is no file: a pipe, a socket or a device, which might never end, or never begin.
+    #[error("{} is no regular file: move it away and put the file in its place", path.display())]
+    NotRegular {
+        /// What stands in the file's place.
+        path: PathBuf,
+    },
     /// The file is not UTF-8.
     #[error("{} is not UTF-8 text", path.display())]
     NotText {
@@ -173,13 +179,44 @@ fn is_temp(name: &str) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Reads a whole file of at most `max` bytes.
+/// Reads a whole file of at most `max` bytes. Never waits for anybody who writes into a pipe.
 ///
 /// # Errors
-/// The file is absent, unreadable or too large.
+/// The file is absent, unreadable, too large, or none.
 pub fn read_bounded(path: &Path, max: usize) -> Result<Vec<u8>, FileError> {
+    read_open(&open_regular(path)?, path, max)
+}
+
+/// Opens a file for reading. What else may stand in its place is not waited for.
+pub(crate) fn open_regular(path: &Path) -> Result<File, FileError> {
+    let file = OpenOptions::new()
+        .read(true)
+        // Opening a pipe that nobody writes into would hang.
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(|e| FileError::io("open", path, e))?;
+    let kind = file
+        .metadata()
+        .map_err(|e| FileError::io("read", path, e))?
+        .file_type();
+    if kind.is_dir() {
+        return Err(FileError::io("read", path, io::ErrorKind::IsADirectory.into()));
+    }
+    if !kind.is_file() {
+        return Err(FileError::NotRegular {
+            path: path.to_owned(),
+        });
+    }
+    Ok(file)
+}
+
+/// Reads a text of at most `max` bytes that somebody names on a command line: a pipe will do.
+///
+/// # Errors
+/// As [`read_text`], but for what is no regular file.
+pub fn read_given(path: &Path, max: usize) -> Result<String, FileError> {
     let file = File::open(path).map_err(|e| FileError::io("open", path, e))?;
-    read_open(&file, path, max)
+    text(read_open(&file, path, max)?, path)
 }
 
 pub(crate) fn read_open(file: &File, path: &Path, max: usize) -> Result<Vec<u8>, FileError> {
@@ -201,7 +238,11 @@ pub(crate) fn read_open(file: &File, path: &Path, max: usize) -> Result<Vec<u8>,
 /// # Errors
 /// As [`read_bounded`]; and the file is not UTF-8.
 pub fn read_text(path: &Path, max: usize) -> Result<String, FileError> {
-    String::from_utf8(read_bounded(path, max)?).map_err(|_| FileError::NotText {
+    text(read_bounded(path, max)?, path)
+}
+
+fn text(bytes: Vec<u8>, path: &Path) -> Result<String, FileError> {
+    String::from_utf8(bytes).map_err(|_| FileError::NotText {
         path: path.to_owned(),
     })
 }

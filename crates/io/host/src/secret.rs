@@ -1,8 +1,6 @@
 //! Files that only their owner may read: keys and tokens.
 
 use crate::file::{self, FileError};
-use std::fs::File;
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -23,12 +21,9 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 /// # Errors
 /// As [`file::read_bounded`]; and the group or others have any permission on the file.
 pub fn read(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let file = File::open(path).map_err(|e| FileError::io("open", path, e))?;
+    // A folder's mode, or a pipe's, is not what is wrong.
+    let file = file::open_regular(path)?;
     let meta = file.metadata().map_err(|e| FileError::io("read", path, e))?;
-    if meta.is_dir() {
-        // Its mode is a folder's: that is not what is wrong.
-        return Err(FileError::io("read", path, io::ErrorKind::IsADirectory.into()));
-    }
     let mode = meta.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err(FileError::Exposed {
@@ -42,6 +37,7 @@ pub fn read(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn a_folder_in_its_place_is_called_one() {

@@ -123,13 +123,18 @@ impl StateFile {
     }
 
     fn load_from(&self, path: &Path) -> Result<Option<Vec<u8>>, StateError> {
-        let Some(bytes) = file::read_optional(path, self.max.saturating_add(HEADER_LEN))? else {
-            return Ok(None);
-        };
-        self.decode(&bytes).map(Some).map_err(|what| StateError::Damaged {
+        let damaged = |what| StateError::Damaged {
             path: path.to_owned(),
             what,
-        })
+        };
+        let bytes = match file::read_optional(path, self.max.saturating_add(HEADER_LEN)) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(None),
+            // This program writes none of that size.
+            Err(FileError::TooLarge { .. }) => return Err(damaged("it is larger than it can be")),
+            Err(error) => return Err(error.into()),
+        };
+        self.decode(&bytes).map(Some).map_err(damaged)
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -237,6 +242,8 @@ mod tests {
                 "cut at {at}"
             );
         }
+        fs::write(file.path(), [7; 4096]).unwrap();
+        assert!(matches!(file.load(), Err(StateError::Damaged { .. })));
         fs::write(file.path(), [&good[..], b"x"].concat()).unwrap();
         let error = file.load().unwrap_err().to_string();
         assert!(error.contains("longer") && error.contains("/s"), "{error}");

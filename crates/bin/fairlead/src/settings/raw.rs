@@ -25,7 +25,7 @@ impl Raw {
         let mut raw = Self(BTreeMap::new());
         let mut whole = true;
         if let Some(path) = path {
-            let contents = file::read_text(path, FILE_LEN_MAX).map_err(|e| chain(&e));
+            let contents = file::read_given(path, FILE_LEN_MAX).map_err(|e| chain(&e));
             whole = faults
                 .take("--settings", contents)
                 .is_some_and(|text| raw.take_file(&path.display().to_string(), &text, table, faults));

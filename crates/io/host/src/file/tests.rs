@@ -144,10 +144,38 @@ fn reads_are_bounded() {
     assert!(read_bounded(&dir.path().join("none"), 1).unwrap_err().is_absent());
     // A file without an end does not hang or exhaust memory.
     assert!(matches!(
-        read_bounded(Path::new("/dev/zero"), 10),
+        read_given(Path::new("/dev/zero"), 10),
         Err(FileError::TooLarge { .. })
     ));
     remove(&path).unwrap();
     remove(&path).unwrap();
     assert!(names(dir.path()).is_empty());
+}
+
+/// R-GEN-02: a pipe, socket or device in a file's place is named, and nobody waits for it.
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("trust.json");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let socket = dir.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let is_none = |error: FileError, path: &Path| {
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        matches!(error, FileError::NotRegular { .. })
+    };
+    for read in [
+        |path: &Path| read_bounded(path, 10).map(drop),
+        |path: &Path| read_text(path, 10).map(drop),
+        |path: &Path| crate::secret::read(path, 10).map(drop),
+    ] {
+        assert!(is_none(read(&pipe).unwrap_err(), &pipe));
+        assert!(is_none(
+            read(Path::new("/dev/null")).unwrap_err(),
+            Path::new("/dev/null")
+        ));
+        // A socket cannot even be opened.
+        assert!(read(&socket).is_err());
+    }
+    assert_eq!(read_given(Path::new("/dev/null"), 10).unwrap(), "");
 }
