@@ -282,16 +282,25 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
     }
     copies(object(), relay.copies.as_ref(), found);
     if let Some(behind) = relay.clock_behind.filter(|_| relay.state != RelayState::Offline) {
-        found.add(
-            Severity::Warning,
-            "CLOCK_DIFFERS",
-            object(),
-            format!(
-                "Clock differs by {} s: the clock of relay {name}'s host is behind the control plane's.",
-                behind.as_secs()
-            ),
-            "Set that host's clock right, and keep it right: chrony or systemd-timesyncd does.",
-        );
+        let (message, action) = if relay.signed_ahead {
+            (
+                format!(
+                    "The control plane's clock was {} s ahead when it signed what relay {name} holds.",
+                    behind.as_secs()
+                ),
+                "Keep the control plane's clock right. The relay goes by the signed time until its own has passed it: \
+                 this ends by itself.",
+            )
+        } else {
+            (
+                format!(
+                    "Clock differs by {} s: the clock of relay {name}'s host is behind the control plane's.",
+                    behind.as_secs()
+                ),
+                "Set that host's clock right, and keep it right: chrony or systemd-timesyncd does.",
+            )
+        };
+        found.add(Severity::Warning, "CLOCK_DIFFERS", object(), message, action);
     }
     if let Some(end) = relay.policy.lease_not_after {
         lease(relay, end, now, found);

@@ -42,6 +42,8 @@ pub(crate) struct RelayReport {
     pub(crate) worker_metrics: String,
     /// How far the host's clock is behind what was signed here, where that is too far (R-POL-05).
     pub(crate) clock_behind: Option<Duration>,
+    /// That it is since this control plane's clock was ahead when it signed.
+    pub(crate) signed_ahead: bool,
     /// Nodes of which the worker met two processes: id, the kept one's address, the other's.
     pub(crate) cloned: Vec<(NodeId, String, String)>,
 }

@@ -92,6 +92,7 @@ impl<'a> Viewer<'a> {
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             endpoints: endpoints_on(&self.documents.placements, id),
             clock_behind: status.and_then(|s| s.clock_behind),
+            signed_ahead: status.is_some_and(|s| s.signed_ahead),
             removable_after: self.removable_after(record),
             leased: self
                 .state

@@ -33,6 +33,7 @@ fn relay(name: &str, state: RelayState) -> RelayView {
         removable_after: None,
         leased: true,
         clock_behind: None,
+        signed_ahead: false,
         id: rng::new_id(),
         name: name.parse().unwrap(),
         address: "127.0.0.1:9443".parse().unwrap(),
@@ -244,6 +245,15 @@ fn a_clock_that_differs_is_named() {
     let warning = &warnings(&look_at(&behind))[0];
     assert!(
         warning.message.starts_with("Clock differs by 3600 s"),
+        "{warning:?}"
+    );
+    // Whose clock was wrong is said: that of the relay's host may never have been.
+    behind.signed_ahead = true;
+    let warning = &warnings(&look_at(&behind))[0];
+    assert!(
+        warning
+            .message
+            .starts_with("The control plane's clock was 3600 s ahead"),
         "{warning:?}"
     );
     behind.state = RelayState::Offline;

@@ -222,6 +222,8 @@ pub struct RelayView {
     /// How far its host's clock is behind what was signed here, where that is more than 60 s, by its
     /// last report (R-POL-05).
     pub clock_behind: Option<std::time::Duration>,
+    /// That it is behind since the control plane's clock was ahead when it signed: the host's is right.
+    pub signed_ahead: bool,
 }
 
 /// How a node reaches one relay.

@@ -22,6 +22,7 @@ fn listening(pid: u32) -> RelayReport {
         bytes_relayed: 0,
         worker_metrics: String::new(),
         clock_behind: None,
+        signed_ahead: false,
         cloned: Vec::new(),
     }
 }

@@ -75,6 +75,9 @@ struct Task {
     sent: Sent,
     /// What the worker held when the session began; its reports say it from then on.
     said: Option<PolicyHead>,
+    /// Whether its worker's clock has been behind what was signed here ever since the hello, which told the
+    /// time within 60 s of ours: then it was our clock that was ahead. `None` until the worker was heard.
+    signed_ahead: Option<bool>,
 }
 
 /// Serves one session to its end.
@@ -131,6 +134,7 @@ pub(super) async fn run(
         down,
         sent: Sent::default(),
         said: None,
+        signed_ahead: None,
     };
     let ended = match task.open(hello, first, caller).await {
         Ok(()) => task.serve(&mut up, &mut probes, &cancel).await,
@@ -349,8 +353,8 @@ impl Task {
 
     /// Tells of a clock that was set back during the session (R-POL-05): at its beginning it is the
     /// session that is refused.
-    fn tell_clock(&self, before: Option<Duration>, now: Option<Duration>) {
-        let Some(news) = clock_news(before, now) else {
+    fn tell_clock(&self, before: Option<Duration>, now: Option<Duration>, signed_ahead: bool) {
+        let Some(news) = clock_news(before, now, signed_ahead) else {
             return;
         };
         let Some(suppressed) = told::session("clock") else {
@@ -366,15 +370,25 @@ impl Task {
         match body {
             relay_up::Body::Hello(_) => return Err(Ended::Protocol),
             relay_up::Body::Status(status) => {
-                let report = report(status);
+                let mut report = report(status);
                 let (cloned, applied) = (report.cloned.clone(), report.applied);
                 let behind = report.clock_behind;
+                if report.worker == WorkerState::Listening {
+                    let ever = self.signed_ahead.get_or_insert(true);
+                    *ever &= behind.is_some();
+                }
+                report.signed_ahead = behind.is_some() && self.signed_ahead == Some(true);
+                let signed_ahead = report.signed_ahead;
                 let before = {
                     let mut members = self.inner.observed.lock();
                     let observed = members.relay_in(self.id, self.session).ok_or(Ended::Replaced)?;
                     observed.status.replace(report)
                 };
-                self.tell_clock(before.and_then(|report| report.clock_behind), behind);
+                self.tell_clock(
+                    before.and_then(|report| report.clock_behind),
+                    behind,
+                    signed_ahead,
+                );
                 if let (Some(head), Some(record)) = (applied, self.inner.ledger.state().relay(self.id)) {
                     let (name, now) = (record.name.0.to_string(), self.inner.clock.wall());
                     self.inner.revocations.applied(self.id, &name, &head, now);
@@ -411,8 +425,17 @@ impl Task {
 
 /// What there is to say of a relay's clock: whether it differs or no longer does; nothing where the
 /// last report said the same.
-fn clock_news(before: Option<Duration>, now: Option<Duration>) -> Option<Result<(), String>> {
+fn clock_news(
+    before: Option<Duration>,
+    now: Option<Duration>,
+    signed_ahead: bool,
+) -> Option<Result<(), String>> {
     match (before, now) {
+        (None, Some(behind)) if signed_ahead => Some(Err(format!(
+            "this control plane's clock was {} ahead when it signed what the relay holds; the relay admits by the \
+             signed times until its clock has passed them",
+            crate::enrol::about(behind)
+        ))),
         (None, Some(behind)) => Some(Err(format!(
             "clock differs by {}: the relay's clock is behind what was signed here; it admits by the signed times",
             crate::enrol::about(behind)
@@ -449,6 +472,7 @@ fn report(status: pb::RelayStatus) -> RelayReport {
         bytes_relayed: status.bytes_relayed,
         worker_metrics: text(status.worker_metrics),
         clock_behind: Some(Duration::from_millis(status.clock_behind_ms)).filter(|behind| !behind.is_zero()),
+        signed_ahead: false,
         cloned: status
             .cloned_nodes
             .into_iter()

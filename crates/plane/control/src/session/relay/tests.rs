@@ -32,6 +32,7 @@ async fn turns_of_a_silent_session(inner: Arc<Inner>) -> u64 {
         down,
         sent: Sent::default(),
         said: None,
+        signed_ahead: None,
     };
     let mut up = tokio_stream::pending();
     let cancel = tokio_util::sync::CancellationToken::new();
@@ -96,9 +97,11 @@ async fn a_session_whose_lease_cannot_be_signed_does_not_spin() {
 #[test]
 fn a_clock_is_news_when_it_changes() {
     let hour = Some(Duration::from_secs(3600));
-    let fault = clock_news(None, hour).unwrap().unwrap_err();
+    let fault = clock_news(None, hour, false).unwrap().unwrap_err();
     assert!(fault.starts_with("clock differs by 1h"), "{fault}");
-    assert_eq!(clock_news(hour, Some(Duration::from_secs(3700))), None);
-    assert_eq!(clock_news(hour, None), Some(Ok(())));
-    assert_eq!(clock_news(None, None), None);
+    let fault = clock_news(None, hour, true).unwrap().unwrap_err();
+    assert!(fault.starts_with("this control plane's clock was 1h"), "{fault}");
+    assert_eq!(clock_news(hour, Some(Duration::from_secs(3700)), true), None);
+    assert_eq!(clock_news(hour, None, false), Some(Ok(())));
+    assert_eq!(clock_news(None, None, false), None);
 }
