@@ -92,6 +92,14 @@ impl HostPort {
     /// # Errors
     /// Names the text and what is allowed.
     pub fn parse_control(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with("http://") {
+            return Err(AddressError {
+                text: text.chars().take(128).collect(),
+                what: "the control plane's address",
+                reason: "it is served over TLS alone, so the scheme is https",
+                allowed: "https://host:port, or host:port",
+            });
+        }
         let address = text
             .strip_prefix("https://")
             .map_or(text, |rest| rest.trim_end_matches('/'));
@@ -405,6 +413,8 @@ mod tests {
         ] {
             assert_eq!(HostPort::parse_control(text).unwrap().to_string(), want, "{text}");
         }
+        let error = HostPort::parse_control("http://a:1").unwrap_err().to_string();
+        assert!(error.contains("TLS") && !error.contains("no scheme"), "{error}");
         for bad in ["http://a:1", "https://", "https://a/b", ""] {
             let error = HostPort::parse_control(bad).unwrap_err().to_string();
             assert!(error.contains("control plane's address"), "{bad}: {error}");

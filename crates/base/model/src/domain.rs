@@ -46,7 +46,7 @@ pub struct FailureDomain(BTreeMap<DomainLabel, String>);
 )]
 pub struct DomainError {
     text: String,
-    reason: &'static str,
+    reason: String,
 }
 
 /// A label value's greatest length in bytes.
@@ -82,9 +82,9 @@ impl FromStr for FailureDomain {
     type Err = DomainError;
 
     fn from_str(text: &str) -> Result<Self, DomainError> {
-        let fail = |reason| DomainError {
+        let fail = |reason: &str| DomainError {
             text: text.chars().take(128).collect(),
-            reason,
+            reason: reason.to_owned(),
         };
         let mut labels = BTreeMap::new();
         for part in text.split(',') {
@@ -92,7 +92,10 @@ impl FromStr for FailureDomain {
             let label = DomainLabel::ALL
                 .into_iter()
                 .find(|l| l.as_str() == label.trim())
-                .ok_or_else(|| fail("a label is unknown"))?;
+                .ok_or_else(|| {
+                    let label: String = label.trim().chars().take(VALUE_LEN_MAX).collect();
+                    fail(&format!("the label `{label}` is unknown"))
+                })?;
             let value = value.trim();
             if value.is_empty() {
                 return Err(fail("a value is empty"));
@@ -100,16 +103,14 @@ impl FromStr for FailureDomain {
             if value.len() > VALUE_LEN_MAX {
                 return Err(fail("a value is longer than 63 characters"));
             }
-            if !value
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':'))
-            {
-                return Err(fail(
-                    "a value has a character other than letters, digits and -._:",
-                ));
+            let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+            if let Some(foreign) = value.chars().find(|c| !allowed(c)) {
+                return Err(fail(&format!(
+                    "`{value}` has the character {foreign:?}, which is none of letters, digits and -._:"
+                )));
             }
             if labels.insert(label, value.to_owned()).is_some() {
-                return Err(fail("a label is given twice"));
+                return Err(fail(&format!("the label `{}` is given twice", label.as_str())));
             }
         }
         Ok(Self(labels))
@@ -134,5 +135,13 @@ mod tests {
         for bad in ["", "host=", "rack=a", "a,b", "host=a b"] {
             assert!(bad.parse::<FailureDomain>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let said = |text: &str| text.parse::<FailureDomain>().unwrap_err().to_string();
+        assert!(said("host=a,rack=b").contains("the label `rack` is unknown"));
+        assert!(said("host=a b").contains("the character ' '"));
+        assert!(said("host=a,host=b").contains("`host` is given twice"));
     }
 }

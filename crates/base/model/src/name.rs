@@ -17,7 +17,7 @@ pub struct Name(String);
 )]
 pub struct NameError {
     text: String,
-    reason: &'static str,
+    reason: String,
 }
 
 /// A name's greatest length in bytes: that of one DNS label (RFC 1035 section 2.3.4).
@@ -46,10 +46,10 @@ impl Name {
 }
 
 impl NameError {
-    fn new(text: &str, reason: &'static str) -> Self {
+    fn new(text: &str, reason: impl Into<String>) -> Self {
         Self {
             text: text.chars().take(80).collect(),
-            reason,
+            reason: reason.into(),
         }
     }
 }
@@ -59,15 +59,17 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, NameError> {
         let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let allowed = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        let foreign = text.chars().find(|c| !allowed(c));
         let reason = if text.is_empty() {
             "it is empty"
         } else if text.len() > NAME_LEN_MAX {
             "it is too long"
-        } else if !text
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
-        {
-            "it has a character that is not allowed"
+        } else if let Some(foreign) = foreign {
+            return Err(NameError::new(
+                text,
+                format!("it has the character {foreign:?}, which is not allowed"),
+            ));
         } else if !edge(text.chars().next()) || !edge(text.chars().next_back()) {
             "it does not begin and end with a letter or digit"
         } else {
@@ -95,7 +97,7 @@ mod tests {
         for (bad, why) in [
             ("", "empty"),
             (&*"a".repeat(64), "too long"),
-            ("Db", "character"),
+            ("Db", "character 'D'"),
             ("a b", "character"),
             ("<b>", "character"),
             ("-a", "begin"),

@@ -80,6 +80,7 @@ const TEMP_SUFFIX: &str = ".tmp";
 fn mend(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => " (make room on its file system)",
+        io::ErrorKind::PermissionDenied => " (this user may not: run it as the owner, or as root)",
         _ => "",
     }
 }

@@ -4,6 +4,9 @@
 //! presence means "enrolled".
 
 mod json;
+mod session;
+
+pub use session::{ControlSession, SessionTeller};
 
 use crate::file::{self, FileError};
 use crate::secret;
@@ -107,7 +110,8 @@ pub struct FieldFault {
 }
 
 /// What to do about a damaged file of a member's folder.
-pub const MEND: &str = "restore the member's folder from a backup, or enrol this host anew";
+pub const MEND: &str = "a member's folder is not mended: remove the member, add it again, and enrol this host with the \
+                        new token into an empty folder";
 
 /// Why a member's folder could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +119,12 @@ pub enum MemberError {
     /// The file system failed.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file that enrolment wrote is gone.
+    #[error("{} is missing; {MEND}", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is not the JSON that it should be.
     #[error("{} is malformed; {MEND}", path.display())]
     Json {
@@ -136,6 +146,18 @@ pub enum MemberError {
         /// Every fault.
         faults: Vec<FieldFault>,
     },
+}
+
+impl MemberError {
+    /// Of a file that an enrolled member has.
+    fn of_enrolled(error: FileError) -> Self {
+        match error {
+            FileError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Self::Missing { path }
+            }
+            error => Self::File(error),
+        }
+    }
 }
 
 /// The folder of one member.
@@ -255,7 +277,8 @@ impl MemberFolder {
     /// # Errors
     /// Names the file and every field with a fault.
     pub fn load_trust(&self) -> Result<TrustBundle, MemberError> {
-        TrustBundle::parse(&self.trust_path(), &self.read(&self.trust_path())?)
+        let bytes = file::read_bounded(&self.trust_path(), JSON_LEN_MAX).map_err(MemberError::of_enrolled)?;
+        TrustBundle::parse(&self.trust_path(), &bytes)
     }
 
     /// Writes key, certificate chain and roots; the key first, so that a crash never leaves a
@@ -317,7 +340,7 @@ impl MemberFolder {
     /// # Errors
     /// The file is absent, too large or readable by others.
     pub fn key(&self) -> Result<Zeroizing<Vec<u8>>, MemberError> {
-        Ok(secret::read(&self.key_path(), PEM_LEN_MAX)?)
+        secret::read(&self.key_path(), PEM_LEN_MAX).map_err(MemberError::of_enrolled)
     }
 
     /// The certificate chain, PEM, leaf first.
@@ -325,7 +348,7 @@ impl MemberFolder {
     /// # Errors
     /// The file is absent or too large.
     pub fn cert_chain_pem(&self) -> Result<String, MemberError> {
-        Ok(file::read_text(&self.cert_path(), PEM_LEN_MAX)?)
+        file::read_text(&self.cert_path(), PEM_LEN_MAX).map_err(MemberError::of_enrolled)
     }
 
     /// The roots, PEM.
@@ -333,7 +356,7 @@ impl MemberFolder {
     /// # Errors
     /// The file is absent or too large.
     pub fn ca_pem(&self) -> Result<String, MemberError> {
-        Ok(file::read_text(&self.ca_path(), PEM_LEN_MAX)?)
+        file::read_text(&self.ca_path(), PEM_LEN_MAX).map_err(MemberError::of_enrolled)
     }
 
     /// Writes `runtime.json`, when the daemon is ready; a failure is a warning.
@@ -370,6 +393,7 @@ impl MemberFolder {
             self.config_path(),
             self.trust_path(),
             self.runtime_path(),
+            self.control_session_path(),
             self.host_key_path(),
         ] {
             file::remove(&path)?;

@@ -47,7 +47,15 @@ impl Control {
             return Err(refused());
         }
         let state = self.0.ledger.state();
-        let kept = state.tokens.get(&hash(secret)).ok_or_else(refused)?;
+        let hash = hash(secret);
+        if state.enrolments.contains_key(&hash) {
+            return Err(ApiError::new(
+                ApiCode::Unauthenticated,
+                "this is the one-shot token of an enrolment, for `fairlead enrol` on that member's host: here an \
+                 admin token is needed",
+            ));
+        }
+        let kept = state.tokens.get(&hash).ok_or_else(refused)?;
         Ok(principal(&kept.record))
     }
 
@@ -284,7 +292,7 @@ impl Control {
         let (hash, kept) = find("token", tokens, name_or_id, |(_, k)| {
             (&k.record.name, k.record.id.0.to_string())
         })?
-        .ok_or_else(|| missing("token", name_or_id))?;
+        .ok_or_else(|| missing(turn.state(), "token", name_or_id))?;
         let (hash, record) = (hash.clone(), kept.record.clone());
         let is_system = |r: &TokenRecord| r.scopes.contains(&Text(Scope::System));
         if is_system(&record) && tokens.values().filter(|k| is_system(&k.record)).count() == 1 {
@@ -329,9 +337,21 @@ fn actor(by: &Principal) -> String {
     format!("token {}", by.name)
 }
 
-fn missing(what: &str, name_or_id: &str) -> ApiError {
+fn missing(state: &State, what: &str, name_or_id: &str) -> ApiError {
     let shown: String = name_or_id.chars().take(80).collect();
-    ApiError::new(ApiCode::NotFound, format!("there is no {what} `{shown}`"))
+    let other = other_kind(state, what, name_or_id);
+    ApiError::new(ApiCode::NotFound, format!("there is no {what} `{shown}`{other}"))
+}
+
+/// What else has the name or id, where `what` has it not.
+fn other_kind(state: &State, what: &str, name_or_id: &str) -> String {
+    let others = [
+        ("relay", matches!(state.find_relay(name_or_id), Ok(Some(_)))),
+        ("node", matches!(state.find_node(name_or_id), Ok(Some(_)))),
+        ("link", matches!(state.find_link(name_or_id), Ok(Some(_)))),
+    ];
+    let found = others.into_iter().find(|(kind, is_one)| *is_one && *kind != what);
+    found.map_or_else(String::new, |(kind, _)| format!(": it is a {kind}"))
 }
 
 fn taken(what: &str, name: &str) -> ApiError {

@@ -158,7 +158,10 @@ pub enum NodeError {
 fn advice(error: &MemberError) -> &'static str {
     match error {
         MemberError::File(file) if file.is_absent() => "; enrol the node first",
-        MemberError::File(_) | MemberError::Json { .. } | MemberError::Faults { .. } => "",
+        MemberError::Missing { .. }
+        | MemberError::File(_)
+        | MemberError::Json { .. }
+        | MemberError::Faults { .. } => "",
     }
 }
 

@@ -11,6 +11,7 @@ use crate::metrics::NodeMetrics;
 use crate::relays::Relays;
 use crate::view::{Refused, ViewKeeper};
 use bytes::Bytes;
+use fairlead_host::member::SessionTeller;
 use fairlead_host::{Clock, rng};
 use fairlead_model::{HostPort, Identity, ProcessBootId, WallTime};
 use fairlead_rpc::channel::ConnectError;
@@ -75,6 +76,8 @@ pub(crate) struct ControlSession {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: NodeMetrics,
     pub(crate) metrics_url: String,
+    /// Tells on this host how the session stands.
+    pub(crate) teller: SessionTeller,
     /// Woken when something that goes up has changed.
     pub(crate) changed: Arc<Notify>,
     /// Why the last policy was refused; empty if it was not.
@@ -138,6 +141,7 @@ pub(crate) async fn keep(session: Arc<ControlSession>, cancel: CancellationToken
         if cancel.is_cancelled() {
             return;
         }
+        session.teller.tell(Some(chain(&end))).await;
         if established {
             // Two copies of one identity that took turns at full speed would be no back-off.
             if session.clock.mono().since(began) >= GOOD_SESSION {
@@ -233,6 +237,7 @@ impl ControlSession {
                     Ok(Some(pb::NodeDown { body: Some(body) })) => {
                         if !std::mem::replace(established, true) {
                             self.metrics.control_connected.set(1);
+                            self.teller.tell(None).await;
                             tracing::info!(control = %self.address, "control session established");
                         }
                         self.take(body).await;

@@ -251,6 +251,7 @@ pub(crate) async fn start_and_wait(
         clock: clock.clone(),
         metrics,
         metrics_url: metrics_url.clone().unwrap_or_default(),
+        teller: folder.session_teller(),
         changed,
         policy_refused: Mutex::default(),
     });

@@ -220,7 +220,7 @@ impl ViewKeeper {
                     error = fairlead_telemetry::chain(&error),
                     "no key in trust.json made the kept node policy's signature: trust.json is damaged, or the \
                      policy's key was withdrawn; waiting for the control plane. If its policies are refused too, \
-                     restore trust.json from a backup, or enrol this host anew"
+                     remove this member, add it again and enrol this host anew"
                 );
                 self.kept.documents.policy = Some(bytes);
             }

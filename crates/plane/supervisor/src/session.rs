@@ -102,6 +102,7 @@ pub(crate) async fn hold(shared: Arc<Shared>, dialler: Arc<Dialler>, cancel: Can
         }
         let Err(error) = result;
         let text = chain(&error);
+        shared.teller.tell(Some(text.clone())).await;
         // The same reason again is no news.
         if text == told {
             tracing::debug!(reason = %text, "no session with the control plane");
@@ -175,7 +176,10 @@ async fn talk(
                 return Err(SessionError::Stopping);
             }
             message = down.message() => match message {
-                Ok(Some(message)) => take(shared, dialler, message, &mut probes),
+                Ok(Some(message)) => {
+                    take(shared, dialler, message, &mut probes);
+                    shared.teller.tell(None).await;
+                }
                 Ok(None) => return Err(SessionError::Closed),
                 Err(status) => return Err(SessionError::Ended(status)),
             },

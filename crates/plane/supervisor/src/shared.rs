@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use fairlead_host::Clock;
-use fairlead_host::member::{MemberConfig, MemberFolder};
+use fairlead_host::member::{MemberConfig, MemberFolder, SessionTeller};
 use fairlead_model::ProcessBootId;
 use fairlead_rpc::pb;
 use fairlead_transport::MemberTls;
@@ -92,6 +92,8 @@ pub(crate) struct Shared {
     /// Version of the trust bundle in the files.
     bundle_version: AtomicU64,
     connected: AtomicBool,
+    /// Tells on this host how the session stands.
+    pub(crate) teller: SessionTeller,
 }
 
 fn this_process() -> pb::Process {
@@ -115,6 +117,7 @@ impl Shared {
         bundle_version: u64,
     ) -> Self {
         Self {
+            teller: folder.session_teller(),
             folder,
             member,
             tls,

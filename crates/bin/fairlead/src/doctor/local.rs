@@ -29,6 +29,11 @@ const METRICS_LEN_MAX: usize = 4 << 20;
 /// How long a daemon may take to give its metrics.
 const METRICS_MAX: Duration = Duration::from_secs(5);
 
+/// Without a session.
+const SESSIONLESS: &str = "until it has one, no change reaches it: what it holds is used until it ends";
+/// A node's metric of its session.
+const CONTROL_CONNECTED: &str = "fairlead_control_connected";
+
 pub(crate) async fn check(dir: &Path) -> Report {
     let mut report = Report::default();
     let folder = MemberFolder::new(dir.to_owned());
@@ -64,7 +69,8 @@ pub(crate) async fn check(dir: &Path) -> Report {
             dir.display()
         ),
     );
-    control_plane(&mut subject, &folder, &config).await;
+    let answers = control_plane(&mut subject, &folder, &config).await;
+    session(&mut subject, &folder, runtime.as_ref(), answers);
     match config.role {
         MemberRole::Relay(_) => {
             let advice = "the supervisor starts it: its log says why it ends";
@@ -197,7 +203,8 @@ fn running(
     }
 }
 
-async fn control_plane(subject: &mut Subject<'_>, folder: &MemberFolder, config: &MemberConfig) {
+/// Whether the control plane answers.
+async fn control_plane(subject: &mut Subject<'_>, folder: &MemberFolder, config: &MemberConfig) -> bool {
     let client = folder.ca_pem().map_err(|e| chain(&e)).and_then(|pem| {
         let cas = CertificateDer::pem_slice_iter(pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
@@ -213,13 +220,47 @@ async fn control_plane(subject: &mut Subject<'_>, folder: &MemberFolder, config:
         Err(error) => Err(error),
     };
     match answered {
-        Ok(_) => subject.ok("control", format!("{} answers and proves itself", config.control)),
+        Ok(_) => {
+            subject.ok("control", format!("{} answers and proves itself", config.control));
+            return true;
+        }
         Err(error) => subject.warning(
             "control",
             error,
             "what is admitted goes on until the lease ends; changes wait. See that the control plane runs and \
              this host reaches it over TCP",
         ),
+    }
+    false
+}
+
+/// Whether the running daemon has a session with the control plane, in its own words. None is a fault where
+/// the control plane answers this host.
+fn session(subject: &mut Subject<'_>, folder: &MemberFolder, runtime: Option<&RuntimeInfo>, answers: bool) {
+    let Some(runtime) = runtime else {
+        return;
+    };
+    let told = match folder.read_control_session() {
+        Ok(told) => told.filter(|told| told.pid == runtime.pid),
+        Err(error) => {
+            subject.unmeasured("session", chain(&error), "");
+            return;
+        }
+    };
+    match told.map(|told| told.missing) {
+        None => {
+            let advice = "its log says why it has no session; look again in some seconds";
+            subject.unmeasured("session", "the daemon has not told yet", advice);
+        }
+        Some(None) => subject.ok("session", "the daemon is connected to the control plane"),
+        Some(Some(reason)) => {
+            let found = format!("the daemon has no session with the control plane: {reason}");
+            if answers {
+                subject.failed("session", found, SESSIONLESS);
+            } else {
+                subject.warning("session", found, SESSIONLESS);
+            }
+        }
     }
 }
 
@@ -280,10 +321,20 @@ async fn metrics(subject: &mut Subject<'_>, runtime: Option<&RuntimeInfo>, names
                 .lines()
                 .filter(|l| !l.starts_with('#') && names.iter().any(|name| l.contains(name)));
             for line in wanted.take(32) {
-                subject.ok("metrics", line);
+                if is_sessionless(line) {
+                    subject.failed("metrics", line, SESSIONLESS);
+                } else {
+                    subject.ok("metrics", line);
+                }
             }
         }
     }
+}
+
+/// Whether a line of metrics says that there is no session.
+fn is_sessionless(line: &str) -> bool {
+    line.rsplit_once(' ')
+        .is_some_and(|(name, value)| name.starts_with(CONTROL_CONNECTED) && value == "0")
 }
 
 async fn fetch(url: &str) -> Result<String, String> {
@@ -307,6 +358,40 @@ async fn fetch(url: &str) -> Result<String, String> {
 mod tests {
     use super::*;
     use fairlead_host::FileError;
+
+    /// A daemon without a session is a fault where the control plane answers, with its own reason; what a
+    /// process before it told counts for nothing.
+    #[tokio::test]
+    async fn a_daemon_without_a_session_is_not_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = MemberFolder::new(dir.path().to_owned());
+        let runtime = |pid| RuntimeInfo {
+            pid,
+            metrics_url: None,
+            listen: None,
+        };
+        let own = runtime(std::process::id());
+        let said = |runtime: &RuntimeInfo, answers| {
+            let mut report = Report::default();
+            session(&mut report.on("node alpha"), &folder, Some(runtime), answers);
+            format!("{:?}", report.checks())
+        };
+        assert!(said(&own, true).contains("not told yet"));
+        let teller = folder.session_teller();
+        teller.tell(Some("it was removed".to_owned())).await;
+        let found = said(&own, true);
+        assert!(
+            found.contains("Failed") && found.contains("it was removed"),
+            "{found}"
+        );
+        assert!(said(&own, false).contains("Warning"));
+        assert!(said(&runtime(1), true).contains("not told yet"));
+        teller.tell(None).await;
+        assert!(said(&own, true).contains("is connected"));
+        assert!(is_sessionless("fairlead_control_connected 0"));
+        assert!(is_sessionless("fairlead_control_connected{node=\"a\"} 0"));
+        assert!(!is_sessionless("fairlead_control_connected 1"));
+    }
 
     /// Another user's folder is not said to be a wrong one.
     #[test]

@@ -81,7 +81,14 @@ impl Raw {
                 (Kind::Switch, toml::Value::Boolean(on)) => {
                     self.0.insert(setting.key, (place, on.to_string()));
                 }
-                (Kind::Text, other) => faults.add(place, format!("is {}, not a string", other.type_str())),
+                (Kind::Text, other) => {
+                    let example = setting.default.unwrap_or("…");
+                    let kind = other.type_str();
+                    faults.add(
+                        place,
+                        format!("is {kind}, not a string: write `{key} = \"{example}\"`"),
+                    );
+                }
                 (Kind::Switch, other) => {
                     faults.add(place, format!("is {}, not true or false", other.type_str()));
                 }

@@ -70,7 +70,7 @@ fn unknown_keys_and_wrong_kinds_are_named_with_the_file() {
         .unwrap_err()
         .to_string();
     for part in [
-        "control.toml: dir: is integer, not a string",
+        "control.toml: dir: is integer, not a string: write `dir = \"",
         "control.toml: listen_address: no such setting (known: dir, listen,",
         "control.toml: lab: is string, not true or false",
     ] {

@@ -40,7 +40,10 @@ fn a_file_that_cannot_be_written_is_named_and_not_the_one_beside_it() {
     let full = FileError::io("write", path, io::ErrorKind::StorageFull.into()).to_string();
     assert_eq!(full, "cannot write /d/boot.state (make room on its file system)");
     let denied = FileError::io("write", path, io::ErrorKind::PermissionDenied.into()).to_string();
-    assert_eq!(denied, "cannot write /d/boot.state");
+    assert_eq!(
+        denied,
+        "cannot write /d/boot.state (this user may not: run it as the owner, or as root)"
+    );
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none").join("f");
     let error = write_atomic(&path, 0o600, b"one").unwrap_err().to_string();

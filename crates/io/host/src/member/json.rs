@@ -1,6 +1,6 @@
 //! The JSON forms of a member's files, and the only place that knows them.
 
-use super::{FieldFault, MemberConfig, MemberError, MemberRole, RuntimeInfo, TrustBundle};
+use super::{ControlSession, FieldFault, MemberConfig, MemberError, MemberRole, RuntimeInfo, TrustBundle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -43,6 +43,29 @@ struct RuntimeJson {
     metrics_url: Option<String>,
     #[serde(default)]
     listen: Option<String>,
+}
+
+/// Unknown fields are let through, as above.
+#[derive(Debug, Serialize, Deserialize)]
+struct SessionJson {
+    pid: u32,
+    #[serde(default)]
+    missing: Option<String>,
+}
+
+pub(super) fn session_to_json(session: &ControlSession) -> String {
+    pretty(&SessionJson {
+        pid: session.pid,
+        missing: session.missing.clone(),
+    })
+}
+
+pub(super) fn session_from_json(path: &Path, bytes: &[u8]) -> Result<ControlSession, MemberError> {
+    let raw: SessionJson = from_json(path, bytes)?;
+    Ok(ControlSession {
+        pid: raw.pid,
+        missing: raw.missing,
+    })
 }
 
 pub(super) fn config_to_json(config: &MemberConfig) -> String {

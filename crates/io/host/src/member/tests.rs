@@ -162,3 +162,23 @@ fn what_is_to_be_replaced_is_not_read() {
     let pem = IdentityFiles::pem(der);
     assert_eq!(pem.matches("-----BEGIN CERTIFICATE-----").count(), 2, "{pem}");
 }
+
+/// A file of the enrolment that is gone is named, with what to do: a member's folder has no backup.
+#[test]
+fn a_file_that_is_gone_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = MemberFolder::new(dir.path().to_owned());
+    let missing = [
+        (folder.key().unwrap_err(), "key.pem"),
+        (folder.cert_chain_pem().unwrap_err(), "cert.pem"),
+        (folder.ca_pem().unwrap_err(), "ca.pem"),
+        (folder.load_trust().unwrap_err(), "trust.json"),
+    ];
+    for (error, name) in missing {
+        let error = error.to_string();
+        for told in [name, "is missing", "add it again", "enrol"] {
+            assert!(error.contains(told), "{told}: {error}");
+        }
+        assert!(!error.contains("backup"), "{error}");
+    }
+}

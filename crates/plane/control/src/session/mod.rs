@@ -197,10 +197,10 @@ impl Members {
 /// that it enrolled with last.
 fn enrolled(state: &State, member: MemberKey, caller: Caller) -> Result<(), Status> {
     let enrolled = match member {
-        MemberKey::Relay(id) => state.relay(id.0).and_then(|r| r.enrolled.as_ref()),
-        MemberKey::Node(id) => state.node(id.0).and_then(|n| n.enrolled.as_ref()),
+        MemberKey::Relay(id) => state.relay(id.0).map(|r| r.enrolled.as_ref()),
+        MemberKey::Node(id) => state.node(id.0).map(|n| n.enrolled.as_ref()),
     };
-    let enrolled = enrolled.ok_or_else(gone)?;
+    let enrolled = enrolled.ok_or_else(gone)?.ok_or_else(superseded)?;
     if caller.has_key_of(enrolled) {
         Ok(())
     } else {
@@ -214,6 +214,14 @@ fn gone() -> Status {
     Status::permission_denied(
         "this member is not enrolled here any more: it was removed; stop its daemon, or add it again and enrol it into \
          an empty folder",
+    )
+}
+
+/// A new token was made for a member that had not come yet: its older enrolment ended with that.
+fn superseded() -> Status {
+    Status::permission_denied(
+        "this enrolment was superseded: a newer token was made for the member before this host connected; stop this \
+         daemon, and enrol the host with the newer token into an empty folder",
     )
 }
 

@@ -30,7 +30,7 @@ impl Control {
             let record = viewer
                 .state
                 .find_link(link)?
-                .ok_or_else(|| missing("link", link))?;
+                .ok_or_else(|| missing(&viewer.state, "link", link))?;
             let view = viewer.link(record);
             let relay = match relay {
                 None => view.relays.first().cloned().ok_or_else(|| {
@@ -41,7 +41,10 @@ impl Control {
                 })?,
                 Some(name_or_id) => {
                     let named = viewer.state.find_relay(name_or_id)?;
-                    let id = named.ok_or_else(|| missing("relay", name_or_id))?.id.0;
+                    let id = named
+                        .ok_or_else(|| missing(&viewer.state, "relay", name_or_id))?
+                        .id
+                        .0;
                     let carrying = view.relays.iter().find(|r| r.id == id).cloned();
                     carrying.ok_or_else(|| {
                         ApiError::new(

@@ -1,6 +1,6 @@
 //! Verbs on links.
 
-use super::{actor, full, missing, taken};
+use super::{actor, full, missing, other_kind, taken};
 use crate::api::{AddLink, ApiError, Faults, LinkView, Principal};
 use crate::audit::AuditNote;
 use crate::control::Control;
@@ -109,7 +109,7 @@ impl Control {
         let record = viewer.state.find_link(name_or_id)?;
         record
             .map(|l| viewer.link(l))
-            .ok_or_else(|| missing("link", name_or_id))
+            .ok_or_else(|| missing(&viewer.state, "link", name_or_id))
     }
 
     /// Removes a link and revokes its route (R-REV-01); the link as it was.
@@ -122,7 +122,7 @@ impl Control {
             .state()
             .find_link(name_or_id)?
             .cloned()
-            .ok_or_else(|| missing("link", name_or_id))?;
+            .ok_or_else(|| missing(turn.state(), "link", name_or_id))?;
         let view = Viewer::new(&self.0).link(&record);
         let mut change = Change::default();
         change.note(
@@ -160,7 +160,8 @@ fn node(state: &State, faults: &mut Faults, field: &str, name_or_id: &str) -> Op
             (shown, all) if shown < all => format!("there are {} and {} more", known.join(", "), all - shown),
             (_, _) => format!("there are: {}", known.join(", ")),
         };
-        faults.add(field, format!("there is no node `{shown}`; {known}"));
+        let other = other_kind(state, "node", name_or_id);
+        faults.add(field, format!("there is no node `{shown}`{other}; {known}"));
     }
     found
 }

@@ -118,7 +118,7 @@ impl Control {
     ) -> Result<Issued, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let state = turn.state();
-        let missing = || missing(role.as_str(), name_or_id);
+        let missing = || missing(state, role.as_str(), name_or_id);
         let mut change = Change::default();
         let subject = match role {
             MemberRole::Relay => {
@@ -227,7 +227,7 @@ impl Control {
         let record = viewer.state.find_relay(name_or_id)?;
         record
             .map(|r| viewer.relay(r))
-            .ok_or_else(|| missing("relay", name_or_id))
+            .ok_or_else(|| missing(&viewer.state, "relay", name_or_id))
     }
 
     /// Every node, by name.
@@ -252,7 +252,7 @@ impl Control {
         let record = viewer.state.find_node(name_or_id)?;
         record
             .map(|n| viewer.node(n))
-            .ok_or_else(|| missing("node", name_or_id))
+            .ok_or_else(|| missing(&viewer.state, "node", name_or_id))
     }
 }
 

@@ -30,7 +30,7 @@ impl Control {
         let record = state
             .find_node(name_or_id)?
             .cloned()
-            .ok_or_else(|| missing("node", name_or_id))?;
+            .ok_or_else(|| missing(state, "node", name_or_id))?;
         let id = record.id.0;
         let name = &record.name.0;
         let links = state.links.values().map(|k| &k.record);
@@ -69,7 +69,7 @@ impl Control {
         let record = state
             .find_relay(name_or_id)?
             .cloned()
-            .ok_or_else(|| missing("relay", name_or_id))?;
+            .ok_or_else(|| missing(state, "relay", name_or_id))?;
         let id = record.id.0;
         if record.served {
             self.check_removal(state, &record)?;

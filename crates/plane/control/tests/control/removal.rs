@@ -36,6 +36,9 @@ async fn a_node_is_removed_when_no_link_uses_it() {
     plane.link("db", "alpha", "beta", 15_432).await;
     plane.link("web", "beta", "alpha", 15_433).await;
 
+    let refused = plane.control.relay("alpha").await.unwrap_err().message;
+    assert_eq!(refused, "there is no relay `alpha`: it is a node");
+
     let refused = plane
         .control
         .remove_node(&plane.admin, "alpha")
@@ -120,13 +123,15 @@ async fn an_enrolment_that_was_lost_is_replaced() {
             .await
             .unwrap()
             .token;
+        let refused = plane.control.authenticate(&token).await.unwrap_err();
+        assert!(
+            refused.message.contains("`fairlead enrol`"),
+            "{refused}: no admin's token"
+        );
         let is_node = role == MemberRole::Node;
         if is_node {
             let refused = attempt(&plane, &lost).await;
-            assert!(
-                refused.message().contains("not enrolled here any more"),
-                "{refused}"
-            );
+            assert!(refused.message().contains("was superseded"), "{refused}");
         }
         let found = Member::enrol(&plane, role.as_str(), &token).await;
         assert_eq!(found.enrolled.identity, lost.enrolled.identity);
