@@ -31,7 +31,7 @@ pub use document::{
 pub use envelope::{Document, PayloadType, SealError, Verified, VerifiedPayload, VerifyError, seal, verify};
 pub use grant::{GrantCheck, GrantRefused, grants_digest};
 pub use key::{KeyError, KeyId, Keyring, SigningKey, VerifyingKey};
-pub use runs::{Copies, RunVerdict, Runs};
+pub use runs::{COPY_NEWS_FOR, Copies, RunVerdict, Runs};
 
 #[cfg(test)]
 mod fixture;

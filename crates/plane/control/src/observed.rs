@@ -44,8 +44,22 @@ pub(crate) struct RelayReport {
     pub(crate) clock_behind: Option<Duration>,
     /// That it is since this control plane's clock was ahead when it signed.
     pub(crate) signed_ahead: bool,
-    /// Nodes of which the worker met two processes: id, the kept one's address, the other's.
-    pub(crate) cloned: Vec<(NodeId, String, String)>,
+    /// Nodes of which the worker met two processes.
+    pub(crate) cloned: Vec<Cloned>,
+}
+
+/// A node of which a worker met two processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cloned {
+    pub(crate) node: NodeId,
+    /// The address of the process that is kept.
+    pub(crate) kept: String,
+    /// The other's.
+    pub(crate) refused: String,
+    /// How long before the report the other one came last.
+    pub(crate) ago: Duration,
+    /// When the report came.
+    pub(crate) told_at: MonoTime,
 }
 
 /// What a node's daemon reported last.

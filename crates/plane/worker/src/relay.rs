@@ -270,6 +270,7 @@ impl Relay {
                 node_id: node.to_bytes().to_vec().into(),
                 kept: copies.kept.to_string(),
                 refused: copies.refused.to_string(),
+                refused_ago_ms: u64::try_from(now.since(copies.refused_at).as_millis()).unwrap_or(u64::MAX),
             })
         });
         cloned.take(CLONED_MAX).collect()

@@ -2,18 +2,26 @@
 //! refused, and both are named.
 
 use super::{Caller, text};
-use crate::audit::AuditNote;
+use crate::audit::{AuditNote, AuditRecord};
 use crate::control::Inner;
 use crate::ledger::Change;
-use crate::observed::Process;
-use crate::record::MemberKey;
+use crate::observed::{Cloned, Process};
+use crate::record::{MemberKey, key};
 use crate::state::State;
-use fairlead_model::{MonoTime, NodeId, ProcessBootId, RelayId, WallTime};
+use fairlead_model::{MonoTime, ProcessBootId, RelayId, WallTime};
 use fairlead_rpc::pb;
 use fairlead_telemetry::chain;
-use fairlead_trust::{Copies, RunVerdict, Runs};
+use fairlead_trust::{COPY_NEWS_FOR, Copies, RunVerdict, Runs};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tonic::Status;
+
+/// The alert's action in the audit log.
+const CLONED: &str = "member.identity.cloned";
+/// How old an alert may be for what a start finds again to be the same.
+const NOTED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Among how many entries, the newest, it is looked for.
+const NOTED_AMONG_MAX: u64 = 1_000;
 
 /// What members' processes say of themselves, by key: another key is another enrolment, whose
 /// processes have nothing to do with earlier ones.
@@ -113,7 +121,8 @@ pub(super) async fn admit(
 }
 
 /// Notes that a relay met two processes of a node, once per run of this control plane.
-pub(super) async fn note_report(inner: &Inner, relay: RelayId, node: NodeId, kept: &str, refused: &str) {
+pub(super) async fn note_report(inner: &Inner, relay: RelayId, cloned: &Cloned) {
+    let node = cloned.node;
     let state = inner.ledger.state();
     let (Some(record), Some(relay)) = (state.node(node), state.relay(relay)) else {
         return;
@@ -127,7 +136,14 @@ pub(super) async fn note_report(inner: &Inner, relay: RelayId, node: NodeId, kep
         .is_some_and(|node| node.processes.copies(now).is_none() && node.processes.is_first_report());
     if is_news {
         let object = format!("node {}", record.name.0);
-        note(inner, &object, &kept, &refused, relay.name.0.as_str()).await;
+        note(
+            inner,
+            &object,
+            &cloned.kept,
+            &cloned.refused,
+            relay.name.0.as_str(),
+        )
+        .await;
     }
 }
 
@@ -148,16 +164,44 @@ async fn note(inner: &Inner, object: &str, kept: &impl ToString, refused: &impl 
         relay,
         "an identity is used by two processes: it was copied"
     );
+    if is_noted(inner, object).await {
+        return;
+    }
     let mut facts = BTreeMap::from([("kept", kept.as_str()), ("refused", refused.as_str())]);
     if !relay.is_empty() {
         facts.insert("reported_by", relay);
     }
     let mut change = Change::default();
-    change.note(AuditNote::new("control", "member.identity.cloned", object).after(&facts));
+    change.note(AuditNote::new("control", CLONED, object).after(&facts));
     let committed = async { inner.ledger.turn().await?.commit(change).await };
     if let Err(error) = committed.await {
         tracing::warn!(object, error = %chain(&error), "the alert is not in the audit log");
     }
+}
+
+/// Whether the control plane before this one has noted it already: what is found soon after a start, of a
+/// member that it noted within a day, is what went on then.
+async fn is_noted(inner: &Inner, object: &str) -> bool {
+    if inner.clock.mono().since(inner.started) >= COPY_NEWS_FOR {
+        return false;
+    }
+    let since = inner.clock.wall().minus(NOTED_FOR);
+    let newest = inner
+        .ledger
+        .state()
+        .audit_head
+        .as_ref()
+        .map_or(0, |head| head.record.seq);
+    let after = key::audit(newest.saturating_sub(NOTED_AMONG_MAX));
+    let limit = usize::try_from(NOTED_AMONG_MAX).unwrap_or(usize::MAX);
+    // Where the log cannot be read, an entry too many is the lesser fault.
+    let entries = inner.ledger.store().scan(key::AUDIT, Some(&after), limit).await;
+    entries.unwrap_or_default().iter().any(|entry| {
+        serde_json::from_slice::<AuditRecord>(&entry.value).is_ok_and(|record| {
+            let entry = record.view();
+            entry.action == CLONED && entry.object == object && entry.at >= since
+        })
+    })
 }
 
 fn object(state: &State, member: MemberKey) -> String {

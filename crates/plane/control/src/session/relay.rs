@@ -7,7 +7,7 @@ use super::{
 use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{Closed, Opened, RelayReport, WorkerState};
+use crate::observed::{Cloned, Closed, Opened, RelayReport, WorkerState};
 use crate::publish::is_of_head;
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text, key, time_text};
@@ -370,7 +370,7 @@ impl Task {
         match body {
             relay_up::Body::Hello(_) => return Err(Ended::Protocol),
             relay_up::Body::Status(status) => {
-                let mut report = report(status);
+                let mut report = report(status, self.inner.clock.mono());
                 let (cloned, applied) = (report.cloned.clone(), report.applied);
                 let behind = report.clock_behind;
                 if report.worker == WorkerState::Listening {
@@ -393,8 +393,8 @@ impl Task {
                     let (name, now) = (record.name.0.to_string(), self.inner.clock.wall());
                     self.inner.revocations.applied(self.id, &name, &head, now);
                 }
-                for (node, kept, refused) in &cloned {
-                    copies::note_report(&self.inner, self.id, *node, kept, refused).await;
+                for cloned in &cloned {
+                    copies::note_report(&self.inner, self.id, cloned).await;
                 }
             }
             relay_up::Body::ProbeReport(report) => {
@@ -449,7 +449,7 @@ async fn wait(changes: &mut watch::Receiver<u64>) -> bool {
     changes.changed().await.is_ok()
 }
 
-fn report(status: pb::RelayStatus) -> RelayReport {
+fn report(status: pb::RelayStatus, told_at: MonoTime) -> RelayReport {
     let worker = match status.worker_state() {
         pb::WorkerState::Unspecified | pb::WorkerState::Starting => WorkerState::Starting,
         pb::WorkerState::Listening => WorkerState::Listening,
@@ -477,7 +477,15 @@ fn report(status: pb::RelayStatus) -> RelayReport {
             .cloned_nodes
             .into_iter()
             .take(CLONED_MAX)
-            .filter_map(|c| Some((NodeId::from_slice(&c.node_id)?, text(c.kept), text(c.refused))))
+            .filter_map(|c| {
+                Some(Cloned {
+                    node: NodeId::from_slice(&c.node_id)?,
+                    kept: text(c.kept),
+                    refused: text(c.refused),
+                    ago: Duration::from_millis(c.refused_ago_ms),
+                    told_at,
+                })
+            })
             .collect(),
     }
 }

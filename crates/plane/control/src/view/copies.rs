@@ -25,18 +25,18 @@ impl Viewer<'_> {
             let Some(status) = seen.status.as_ref().filter(|_| seen.session.is_some()) else {
                 continue;
             };
-            let Some((_, kept, refused)) = status.cloned.iter().find(|(node, ..)| *node == id) else {
+            let Some(cloned) = status.cloned.iter().find(|cloned| cloned.node == id) else {
                 continue;
             };
+            let came_at = self.wall.minus(self.mono.since(cloned.told_at)).minus(cloned.ago);
             let copies = copies.get_or_insert_with(|| CopiesView {
-                kept: kept.clone(),
-                refused: refused.clone(),
+                kept: cloned.kept.clone(),
+                refused: cloned.refused.clone(),
                 since: None,
-                last_seen: self.wall,
+                last_seen: came_at,
                 met_by: Vec::new(),
             });
-            // Its report names who comes at this time.
-            copies.last_seen = self.wall;
+            copies.last_seen = copies.last_seen.max(came_at);
             copies
                 .met_by
                 .extend(self.state.relay(*relay).map(|r| r.name.0.clone()));

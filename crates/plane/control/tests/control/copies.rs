@@ -105,6 +105,58 @@ async fn a_cloned_identity_is_refused_and_both_hosts_are_named() {
     plane.clock.pass(Duration::from_secs(601));
     assert_eq!(plane.control.node("alpha").await.unwrap().copies, None);
     drop(original);
+    // A restart that finds the same again within a day notes it no second time.
+    plane.stop().await;
+    let plane = Plane::start(dir.path()).await;
+    for (boot, host) in [(1, "db-host"), (2, "thief")] {
+        Copy::connect(&plane, &alpha, boot, host).await.welcomed().await;
+    }
+    let _original = Copy::connect(&plane, &alpha, 1, "db-host").await.welcomed().await;
+    assert!(plane.control.node("alpha").await.unwrap().copies.is_some());
+    let cloned = |actions: Vec<String>| actions.iter().filter(|a| *a == "member.identity.cloned").count();
+    assert_eq!(cloned(plane.actions().await), 1);
+    plane.stop().await;
+}
+
+/// R-ENR-10: when a relay met the copy last is when it came, not when somebody asks.
+#[tokio::test]
+async fn a_copy_that_a_relay_met_was_seen_when_it_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let alpha = plane.node("alpha").await;
+    let one = plane.relay("one").await;
+    let relay = crate::fixture::Relay::connect(&plane, &one).await;
+    let _alpha = Copy::connect(&plane, &alpha, 1, "db-host").await.welcomed().await;
+    plane
+        .until("the relay reports nothing else", async |c| {
+            let relay = c.relay("one").await.unwrap();
+            relay.state == fairlead_control::api::RelayState::Ready
+                && relay.policy.wanted == relay.policy.applied
+        })
+        .await;
+    let came_at = plane.clock_wall();
+    plane.clock.pass(Duration::from_secs(20));
+    relay
+        .report_with(|status| {
+            status.cloned_nodes.push(pb::ClonedNode {
+                node_id: Bytes::copy_from_slice(&alpha.node_id().to_bytes()),
+                kept: "192.0.2.1".to_owned(),
+                refused: "192.0.2.2".to_owned(),
+                refused_ago_ms: 20_000,
+            });
+        })
+        .await;
+    let seen = async |c: &fairlead_control::Control| {
+        let copies = c.node("alpha").await.unwrap().copies;
+        copies.map(|copies| copies.last_seen.since(came_at))
+    };
+    let soon = |seen: Option<Duration>| seen.is_some_and(|seen| seen < Duration::from_secs(5));
+    plane
+        .until("the report is known", async |c| seen(c).await.is_some())
+        .await;
+    assert!(soon(seen(&plane.control).await));
+    plane.clock.pass(Duration::from_secs(9));
+    assert!(soon(seen(&plane.control).await), "asked later, it came no later");
     plane.stop().await;
 }
 

@@ -1,5 +1,9 @@
 //! The control plane under test, and members that hold what they are given as real ones do.
 
+mod tls;
+
+pub use tls::client_config;
+
 use bytes::Bytes;
 use fairlead_control::api::{AddLink, AddRelay, EnrolRequest, Enrolled, Principal};
 use fairlead_control::{Control, ControlFolder, ControlSettings};
@@ -12,9 +16,7 @@ use fairlead_telemetry::Metrics;
 use fairlead_trust::admission::{Applied, HostBoot, Now, PolicyHead};
 use fairlead_trust::{Grant, Keyring, NodePolicy, RelayAdmission, Verified, VerifyingKey};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::ClientConfig;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -269,28 +271,6 @@ impl Member {
     }
 }
 
-pub fn client_config(ca_pem: &str, identity: Option<(&str, &KeyPair)>) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots);
-    Arc::new(match identity {
-        Some((chain, key)) => {
-            let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
-                .collect::<Result<_, _>>()
-                .unwrap();
-            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-            builder.with_client_auth_cert(chain, key).unwrap()
-        }
-        None => builder.with_no_client_auth(),
-    })
-}
-
 /// What a relay holds, and what it does when it is asked.
 #[derive(Debug, Clone)]
 pub struct RelayView {
@@ -381,6 +361,15 @@ impl Relay {
     pub async fn report(&self) {
         let head = self.view.borrow().admission.head();
         self.up.send(status(head)).await.unwrap();
+    }
+
+    /// Reports once more, with a change.
+    pub async fn report_with(&self, change: impl FnOnce(&mut pb::RelayStatus)) {
+        let mut report = status(self.view.borrow().admission.head());
+        if let Some(relay_up::Body::Status(status)) = &mut report.body {
+            change(status);
+        }
+        self.up.send(report).await.unwrap();
     }
 
     /// Waits until `check` holds of what it has got.
