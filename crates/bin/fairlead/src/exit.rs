@@ -231,6 +231,7 @@ LOCAL_RELAY HAS_CONNECTED NOT_CARRIED LIMIT_REACHED
         // The engine is a setting: the wrong one is a fault of the settings.
         let engine = fairlead_store::OpenError::OtherBackend {
             dir: "/d".into(),
+            marker: "/d/backend".into(),
             found: fairlead_store::Backend::Redb,
             asked: fairlead_store::Backend::Sled,
         };

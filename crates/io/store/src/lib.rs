@@ -21,7 +21,7 @@ pub use api::{
     SCAN_LIMIT_MAX, Store, StoreFuture, StoreRevision, VALUE_LEN_MAX, Watch,
 };
 pub use engine::EngineError;
-pub use open::{Backend, BackendError, OpenError, open};
+pub use open::{Backend, BackendError, OpenError, check_backend, open};
 
 #[cfg(test)]
 mod tests;

@@ -105,11 +105,18 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// It was made by another backend.
-    #[error("the store in {} belongs to {found}, not to {asked}: start it with `store = \"{found}\"`", dir.display())]
+    #[error(
+        "the store in {} was made with {found}, not with {asked} ({} says so): start with `--store {found}`, or \
+         `store = \"{found}\"` in the settings",
+        dir.display(),
+        marker.display()
+    )]
     OtherBackend {
         /// The folder.
         dir: PathBuf,
-        /// What its marker says.
+        /// What says so: the marker, or the engine's file.
+        marker: PathBuf,
+        /// What it says.
         found: Backend,
         /// What was asked for.
         asked: Backend,
@@ -176,7 +183,7 @@ pub(crate) fn open_with(
         .create(dir)
         .map_err(io)?;
     let lock = lock(dir)?;
-    check_marker(backend, dir)?;
+    check_marker(backend, dir, true)?;
     let failed = |source: EngineError| {
         let file = backend.path(dir);
         if source.is_damage() {
@@ -192,6 +199,15 @@ pub(crate) fn open_with(
     }
     let store = Committed::start(backend, dir, engine, lock, free_bytes_min).map_err(failed)?;
     Ok(Arc::new(store))
+}
+
+/// Whether a folder may be opened with this backend, as far as is seen without touching it: one that another
+/// one made must not be taken for lost.
+///
+/// # Errors
+/// [`OpenError::OtherBackend`]; the marker is damaged or cannot be read.
+pub fn check_backend(backend: Backend, dir: &Path) -> Result<(), OpenError> {
+    check_marker(backend, dir, false)
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {
@@ -213,19 +229,20 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Refuses a folder of another backend; marks a new one before the engine writes to it.
-fn check_marker(backend: Backend, dir: &Path) -> Result<(), OpenError> {
+/// Refuses a folder of another backend; marks a new one, where it may, before the engine writes to it.
+fn check_marker(backend: Backend, dir: &Path, may_mark: bool) -> Result<(), OpenError> {
     let io = |source| OpenError::Io {
         dir: dir.to_owned(),
         source,
     };
     let path = dir.join(MARKER_FILE);
-    let is_own = |found: Backend| {
+    let is_own = |found: Backend, marker: &Path| {
         if found == backend {
             return Ok(());
         }
         Err(OpenError::OtherBackend {
             dir: dir.to_owned(),
+            marker: marker.to_owned(),
             found,
             asked: backend,
         })
@@ -236,7 +253,7 @@ fn check_marker(backend: Backend, dir: &Path) -> Result<(), OpenError> {
             file.take(MARKER_LEN_MAX).read_to_end(&mut found).map_err(io)?;
             let found = std::str::from_utf8(&found).ok().map(str::trim);
             match found.and_then(|word| word.parse().ok()) {
-                Some(found) => is_own(found),
+                Some(found) => is_own(found, &path),
                 None => Err(OpenError::Marker { file: path }),
             }
         }
@@ -244,8 +261,11 @@ fn check_marker(backend: Backend, dir: &Path) -> Result<(), OpenError> {
             // One that was lost is written anew, yet never against the files that are there.
             for made in Backend::ALL {
                 if made.path(dir).try_exists().map_err(io)? {
-                    is_own(made)?;
+                    is_own(made, &made.path(dir))?;
                 }
+            }
+            if !may_mark {
+                return Ok(());
             }
             let temp = dir.join("backend.tmp");
             File::create(&temp)

@@ -164,6 +164,7 @@ impl Control {
         // Before anything is made: what is there now tells a first start from a loss.
         let begun = begun(&folder)?;
         if !settings.store.is_made(&folder.store_dir()) {
+            fairlead_store::check_backend(settings.store, &folder.store_dir())?;
             begun.may_make_store(&settings)?;
         }
         let store = fairlead_store::open(settings.store, &folder.store_dir())?;

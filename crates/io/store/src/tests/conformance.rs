@@ -263,7 +263,8 @@ fn a_closed_store_opens_again_with_all_of_it() {
         for other in crate::Backend::ALL.into_iter().filter(|b| *b != backend) {
             let error = open(other, &dir).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("belongs to {backend}, not to {other}")),
+                error.contains(&format!("made with {backend}, not with {other}"))
+                    && error.contains("says so"),
                 "{error}"
             );
         }

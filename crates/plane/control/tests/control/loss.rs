@@ -85,6 +85,24 @@ async fn a_lost_store_is_no_new_pool() {
     }
 }
 
+/// A store that another engine made is not said to be lost: moving it away would end a healthy pool.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_engines_store_is_named() {
+    for (made, asked) in [(Backend::Redb, Backend::Sled), (Backend::Sled, Backend::Redb)] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path(), made).await.unwrap());
+        let OpenError::Store(error) = open(dir.path(), asked).await.unwrap_err() else {
+            panic!("the engine is to blame");
+        };
+        let error = error.to_string();
+        let marker = dir.path().join("store/backend");
+        for told in [format!("{} says so", marker.display()), format!("--store {made}")] {
+            assert!(error.contains(&told), "{told}: {error}");
+        }
+        drop(open(dir.path(), made).await.unwrap());
+    }
+}
+
 /// A key that is gone is not made anew, and another's is not taken: every member would refuse it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_or_foreign_key_is_refused() {
