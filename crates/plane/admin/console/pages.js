@@ -55,8 +55,9 @@ function health() {
     if (start) return [start, warnings.length > 0 && trouble(warnings)];
   }
   if (warnings.length > 0) return trouble(warnings);
-  const waits = [...store.relays(), ...store.nodes(), ...store.links()].filter((item) => item.state !== "ready").length;
-  if (waits > 0) {
+  if (status.verdict === "attention") return toEnrol();
+  if (status.verdict === "settling") {
+    const waits = [...store.relays(), ...store.nodes(), ...store.links()].filter((item) => item.state !== "ready").length;
     return h("section", { class: "health waits card", "data-key": "health", role: "status" },
       icon("waiting"),
       h("div", {}, h("h2", {}, "Settling"), h("p", {}, `${many(waits, "object")} not ready yet; nothing is known to be wrong.`)));
@@ -65,6 +66,15 @@ function health() {
     icon("ok"),
     h("div", {}, h("h2", {}, "All is well"),
       h("p", {}, `Every relay, node and link is ready: new connections are carried.`)));
+}
+
+/** Members that wait for somebody to enrol them: no fault, and nothing that comes right by itself. */
+function toEnrol() {
+  const waits = [...store.relays(), ...store.nodes()].filter((item) => item.state === "pending");
+  return h("section", { class: "health warning card", "data-key": "health", role: "status" },
+    icon("warning"),
+    h("div", {}, h("h2", {}, `${many(waits.length, "member")} to enrol`),
+      h("p", {}, `${names(waits.map((item) => item.name), 5)}: run the command that adding it has shown on its host, or make a new token.`)));
 }
 
 function trouble(warnings) {

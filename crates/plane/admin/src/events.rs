@@ -238,7 +238,7 @@ impl Feed {
 /// run time is in whole minutes, and a member that was heard just now has no time at all.
 fn everything(look: &Look) -> BTreeMap<Key, String> {
     let mut all = BTreeMap::new();
-    let mut status: Status = look.status.clone().into();
+    let mut status = Status::from(look);
     let minutes = Duration::from_secs(look.status.uptime.as_secs() / 60 * 60);
     status.uptime = fairlead_model::duration::format(minutes);
     status.uptime_s = minutes.as_secs();

@@ -12,7 +12,7 @@ pub use view::refused_as_older;
 pub(crate) use view::time;
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
-    Worker,
+    Worker, waits_for_somebody,
 };
 pub use warning::Warning;
 

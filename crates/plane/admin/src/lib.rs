@@ -20,6 +20,7 @@ mod query;
 mod refused;
 mod routes;
 mod session;
+mod verdict;
 mod warning;
 
 #[cfg(test)]

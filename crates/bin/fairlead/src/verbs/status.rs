@@ -148,7 +148,7 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
         if state != "ready" {
             unready.push(Unready {
                 object: format!("{kind} {name}"),
-                waits: if state == "pending" {
+                waits: if json::waits_for_somebody(state) {
                     Waits::Enrolment
                 } else {
                     Waits::Itself
@@ -167,7 +167,7 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
     if status.nodes_ready < status.nodes {
         let nodes: json::List<json::Node> = client.get("/v1/nodes").await?;
         for n in nodes.items {
-            if n.state == "pending" {
+            if json::waits_for_somebody(&n.state) {
                 to_enrol.insert(n.id);
             }
             member("node", &n.name, &n.state, n.state_reason);

@@ -521,11 +521,24 @@ pub struct Status {
     pub links: u64,
     /// Newest audit entry.
     pub audit_seq: u64,
+    /// `attention` where there are warnings, or members wait for somebody to enrol them; `settling` where
+    /// something is not ready and nothing is known to be wrong; else `well`.
+    #[serde(default)]
+    pub verdict: String,
 }
 
-impl From<api::StatusView> for Status {
-    fn from(s: api::StatusView) -> Self {
+/// Whether a member in this state waits for somebody: it has not been enrolled. Others come right by
+/// themselves, or have a warning.
+#[must_use]
+pub fn waits_for_somebody(state: &str) -> bool {
+    state == api::RelayState::Pending.as_str()
+}
+
+impl From<&api::Look> for Status {
+    fn from(look: &api::Look) -> Self {
+        let s = look.status.clone();
         Self {
+            verdict: crate::verdict::verdict(look, &crate::warning::warnings(look)).to_owned(),
             version: s.version,
             trust_domain: s.trust_domain.to_string(),
             ca_pin: s.ca_pin,

@@ -82,7 +82,7 @@ pub(super) async fn whoami(Extension(principal): Extension<Principal>) -> Json<W
     responses((status = 200, body = Status), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn status(State(admin): State<Admin>) -> Json<Status> {
-    Json(admin.control.status().await.into())
+    Json(Status::from(&admin.control.look()))
 }
 
 /// What an admin should know or mend, most urgent first.

@@ -487,3 +487,27 @@ fn a_copy_is_named_with_the_time_that_it_was_seen() {
         "{found:?}"
     );
 }
+
+/// The command line and the console say the same of one pool: who waits to be enrolled needs somebody.
+#[test]
+fn one_verdict_for_all_who_ask() {
+    use crate::verdict::verdict;
+    let says = |look: &Look| verdict(look, &warnings(look));
+    let relays = || {
+        let mut two = relay("b", RelayState::Ready);
+        two.failure_domain = "host=b".parse().unwrap();
+        vec![relay("a", RelayState::Ready), two]
+    };
+    let well = look(relays(), vec![node("alpha", NodeState::Ready)], Vec::new());
+    assert_eq!((says(&well), warnings(&well).len()), ("well", 0));
+    let mut settling = well.clone();
+    settling.nodes[0].state = NodeState::NotReady;
+    settling.nodes[0].enrolled_at = Some(NOW);
+    assert_eq!((says(&settling), warnings(&settling).len()), ("settling", 0));
+    let mut waits = well.clone();
+    waits.nodes[0].state = NodeState::Pending;
+    assert_eq!((says(&waits), warnings(&waits).len()), ("attention", 0));
+    let mut gone = well;
+    gone.relays[0].state = RelayState::Offline;
+    assert_eq!(says(&gone), "attention");
+}
