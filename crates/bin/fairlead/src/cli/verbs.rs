@@ -123,7 +123,8 @@ pub enum RelayVerb {
         /// host=h1,power=p1,firewall=f1,route=r1
         #[arg(long, value_name = "LABELS")]
         failure_domain: String,
-        /// The relay on the control plane's own host
+        /// The relay on the control plane's own host. It is for ever: once it has been ready it is not
+        /// removed, and a pool has one
         #[arg(long)]
         local: bool,
     },
@@ -146,7 +147,7 @@ pub enum RelayVerb {
         /// Name or id
         relay: String,
     },
-    /// Remove a relay from the pool
+    /// Remove a relay from the pool: at once one that never was ready, another one after its lease
     Rm {
         /// Name or id
         relay: String,
@@ -211,7 +212,7 @@ pub enum LinkVerb {
         /// Where the consumer's node listens
         #[arg(long, value_name = "IP:PORT|[v6]:PORT")]
         listen: String,
-        /// What it carries: standard, database or storage
+        /// What it carries: standard, database or storage. Shown, and decides nothing yet
         #[arg(long, value_name = "CLASS", default_value = "standard")]
         class: String,
     },
