@@ -216,6 +216,11 @@ async fn a_relay_that_never_served_is_removed_at_once() {
         .until("its session has ended", |v| v.ended.is_some())
         .await;
     // The good one has served, and waits for its lease.
+    plane
+        .until("links may be placed on it", async |c| {
+            c.relay("good").await.unwrap().capacity
+        })
+        .await;
     alpha.until("it knows the good one", |v| v.policy.is_some()).await;
     relay_wrong.vanish().await;
     good.vanish().await;
@@ -257,8 +262,8 @@ async fn the_local_relay_stays_once_it_has_served() {
     plane.control.remove_relay(&plane.admin, "local").await.unwrap();
     let relay = Relay::connect(&plane, &add().await).await;
     plane
-        .until("it is ready", async |c| {
-            c.relay("local").await.unwrap().state == RelayState::Ready
+        .until("links may be placed on it", async |c| {
+            c.relay("local").await.unwrap().capacity
         })
         .await;
     let refused = plane
