@@ -275,7 +275,7 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
             } else if relay.worker.as_ref().is_some_and(|w| w.state != "listening") {
                 "Read the relay's log on its host: it says why the worker does not listen."
             } else {
-                "Check that its UDP port is reachable from the other relays, and read its log."
+                "Check that nodes and other relays reach its UDP port, and that its worker is not frozen; read its log."
             },
         ),
         RelayState::NotReady | RelayState::Pending | RelayState::Ready => {}
