@@ -5,7 +5,7 @@ use crate::committer::Committed;
 use crate::engine::{Engine, EngineError};
 use crate::redb::RedbEngine;
 use crate::sled::SledEngine;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
@@ -216,6 +216,8 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
         source,
     };
     let file = OpenOptions::new()
+        // For reading too: a pipe in its place would wait for a reader.
+        .read(true)
         .write(true)
         .create(true)
         .truncate(false)
@@ -247,8 +249,16 @@ fn check_marker(backend: Backend, dir: &Path, may_mark: bool) -> Result<(), Open
             asked: backend,
         })
     };
-    match File::open(&path) {
+    // A pipe in its place would wait for a writer.
+    let mut opening = OpenOptions::new();
+    opening
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    match opening.open(&path) {
         Ok(file) => {
+            if !file.metadata().map_err(io)?.is_file() {
+                return Err(OpenError::Marker { file: path });
+            }
             let mut found = Vec::new();
             file.take(MARKER_LEN_MAX).read_to_end(&mut found).map_err(io)?;
             let found = std::str::from_utf8(&found).ok().map(str::trim);

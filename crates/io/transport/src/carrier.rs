@@ -80,6 +80,8 @@ pub struct CarrierStats {
     pub sent_bytes: u64,
     /// UDP payload bytes received.
     pub received_bytes: u64,
+    /// ACK frames received.
+    pub received_acks: u64,
     /// Packets sent.
     pub sent_packets: u64,
     /// Packets taken for lost.
@@ -163,6 +165,7 @@ impl Carrier {
             rtt: stats.path.rtt,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
+            received_acks: stats.frame_rx.acks,
             sent_packets: stats.path.sent_packets,
             lost_packets: stats.path.lost_packets,
             mtu_bytes: stats.path.current_mtu,

@@ -106,10 +106,8 @@ impl<'a> Watched<'a> {
             let now = clock.mono();
             self.tell(&mut doubt, machine.doubt(now));
             self.report(&mut suspicion, doubt, now);
-            if !machine.is_path_lost(now) {
-                beside = None;
-            } else if beside.is_none() && Instant::now() >= beside_from {
-                tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC brings nothing: dialling beside");
+            if machine.is_path_lost(now) && beside.is_none() && Instant::now() >= beside_from {
+                tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC does not pass: dialling beside");
                 beside = Some(self.beside());
             }
             let wake = [machine.poll_timeout(now), suspicion.due()]
@@ -125,6 +123,7 @@ impl<'a> Watched<'a> {
             };
             let (now, stats) = (clock.mono(), self.carrier.stats());
             machine.datagrams(stats.received_bytes, stats.rtt, now);
+            machine.acknowledgements(stats.received_acks, now);
             match event {
                 Event::Answer(answer) => {
                     attempt = None;

@@ -132,6 +132,8 @@ pub struct NodeLiveness {
     relay_boot: ProcessBootId,
     state: State,
     heard: Heard,
+    /// When QUIC last heard that something of this end has arrived.
+    arrived: Heard,
     rtt: Duration,
     warned: bool,
     actions: VecDeque<NodeAction>,
@@ -149,6 +151,7 @@ impl NodeLiveness {
                 next: Next::Running,
             },
             heard: Heard::new(received_bytes, now),
+            arrived: Heard::new(0, now),
             rtt: Duration::ZERO,
             warned: false,
             actions: VecDeque::from([NodeAction::Connect(ATTEMPT_CALM)]),
@@ -184,8 +187,8 @@ impl NodeLiveness {
         }
     }
 
-    /// Whether the relay seems to live while QUIC brings nothing: its datagrams do not pass, or did not for
-    /// a while. Then another connection is worth trying beside this one, whose own probes come ever more
+    /// Whether the relay seems to live while QUIC brings nothing, or nothing of this end's arrives there:
+    /// datagrams do not pass, or did not for a while. Then another connection is worth trying beside this one, whose own probes come ever more
     /// rarely: their timeout doubles with each that is lost (RFC 9002, section 6.2.1), so that after half a
     /// minute without UDP the next one is half a minute away.
     #[must_use]
@@ -195,7 +198,16 @@ impl NodeLiveness {
             State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
             State::Broken(_) | State::Dead => false,
         };
-        seems_alive && self.heard.is_silent(LOST_PATH_AFTER, now)
+        seems_alive
+            && [&self.heard, &self.arrived]
+                .iter()
+                .any(|way| way.is_silent(LOST_PATH_AFTER, now))
+    }
+
+    /// ACK frames that QUIC has received so far. Keep-alives are acknowledged too, so that a way to the relay
+    /// that is open brings some each second.
+    pub fn acknowledgements(&mut self, received: u64, now: MonoTime) {
+        self.arrived.look(received, now);
     }
 
     /// Bytes that QUIC has received so far, and its round trip.

@@ -20,6 +20,7 @@ fn ms(ms: u64) -> MonoTime {
 struct Node {
     machine: NodeLiveness,
     received: u64,
+    acks: u64,
     at: u64,
     done: Vec<(u64, NodeAction)>,
 }
@@ -29,6 +30,7 @@ impl Node {
         let mut node = Self {
             machine: NodeLiveness::new(BOOT, 0, ms(0)),
             received: 0,
+            acks: 0,
             at: 0,
             done: Vec::new(),
         };
@@ -57,6 +59,7 @@ impl Node {
             }
             self.at = u64::try_from(due.since(ms(0)).as_millis()).unwrap();
             self.machine.datagrams(self.received, RTT, due);
+            self.machine.acknowledgements(self.acks, due);
             self.machine.handle_timeout(due);
             self.drain();
         }
@@ -75,6 +78,13 @@ impl Node {
     fn datagram(&mut self) -> &mut Self {
         self.received += 100;
         self.input(|_, _| ())
+    }
+
+    /// A datagram with an acknowledgement.
+    fn acknowledged(&mut self) -> &mut Self {
+        self.acks += 1;
+        self.machine.acknowledgements(self.acks, ms(self.at));
+        self.datagram()
     }
 
     fn lost(&mut self, cause: LostCause) -> &mut Self {
@@ -180,7 +190,7 @@ fn a_frozen_relay_is_doubted_and_not_dead() {
 fn a_path_that_brings_nothing_is_tried_beside() {
     let mut node = Node::held();
     let lost = |node: &Node| node.machine.is_path_lost(ms(node.at));
-    node.until(1000).datagram().until(3999);
+    node.until(1000).acknowledged().until(3999);
     assert!(!lost(&node));
     node.until(4000);
     assert!(lost(&node));
@@ -188,11 +198,18 @@ fn a_path_that_brings_nothing_is_tried_beside() {
     assert!(!lost(&node), "frozen");
     node.input(|m, _| m.pings(1));
     assert!(lost(&node));
-    node.datagram();
+    node.acknowledged();
+    assert!(!lost(&node));
+    // It is heard, and hears nothing: the way there is cut alone.
+    for second in 5..8 {
+        node.until(second * 1000).datagram();
+    }
+    assert!(lost(&node));
+    node.acknowledged();
     assert!(!lost(&node));
     // Its own pause is no silence of the relay's (F-06).
     node.at = 60_000;
-    node.input(|_, _| ());
+    node.input(|m, now| m.acknowledgements(4, now));
     assert!(!lost(&node));
     node.lost(LostCause::Closed).until(64_000);
     assert!(!lost(&node), "whether it lives is being found out");

@@ -136,6 +136,11 @@ fn a_damaged_marker_says_what_it_must_hold_and_a_lost_one_is_not_another_engines
             );
         }
         fs::remove_file(&marker).unwrap();
+        // Nobody waits for a writer of a pipe.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &marker, rustix::fs::Mode::RWXU).unwrap();
+        let error = open(backend, &dir).unwrap_err();
+        assert!(matches!(error, OpenError::Marker { .. }), "{error:?}");
+        fs::remove_file(&marker).unwrap();
         for other in Backend::ALL.into_iter().filter(|b| *b != backend) {
             let error = open(other, &dir).unwrap_err();
             assert!(

@@ -290,17 +290,20 @@ impl Driver {
         waits.then(|| self.pinged.plus(super::PING_EVERY))
     }
 
-    /// When a leg on which nothing was acknowledged for a whole hold is as good as lost: its relay
-    /// keeps it open and carries nothing, and no other was found.
+    /// When the leg that carries, on which nothing was acknowledged for a whole hold, is as good as lost: its
+    /// relay keeps it open and carries nothing, and no other was found. One that is on its way has its own
+    /// time, and what was not acknowledged before it is not its fault.
     fn stalled_at(&self) -> Option<MonoTime> {
-        let since = self.stream.unacked_since().filter(|_| self.stream.has_leg())?;
-        Some(since.plus(self.stream.hold()))
+        let mut names = self.legs.iter().map(LegIo::name);
+        names.find(|leg| self.stream.is_current(*leg) && self.stream.is_attached(*leg))?;
+        Some(self.stream.unacked_since()?.plus(self.stream.hold()))
     }
 
     /// Gives up legs that are not attached in time, or carry nothing. True if there was one.
     pub(super) fn give_up_legs(&mut self, now: MonoTime) -> bool {
         if self.outcome.is_none() && self.stalled_at().is_some_and(|at| at <= now) {
-            let stalled: Vec<LegName> = self.legs.iter().map(LegIo::name).collect();
+            let names = self.legs.iter().map(LegIo::name);
+            let stalled: Vec<LegName> = names.filter(|leg| self.stream.is_attached(*leg)).collect();
             for leg in stalled {
                 self.drop_leg(leg, LegEnd::Lost(None), now);
             }

@@ -14,6 +14,7 @@ mod tricks;
 
 use super::pool::{PATIENCE, Pool};
 use super::traffic::{exchange, pattern};
+use crate::config::StreamHold;
 use fairlead_model::{RefusalCode, RelayId};
 use relay::Hostile;
 use ring::Ring;
@@ -63,8 +64,13 @@ impl Scene {
     /// An honest relay and `hostiles` others. The first link leads to the counting echo, further ones to
     /// `targets`.
     async fn start_with(hostiles: u8, targets: &[String]) -> Self {
+        Self::start_with_hold(hostiles, targets, StreamHold::DEFAULT).await
+    }
+
+    /// The same, with streams held for `hold`.
+    async fn start_with_hold(hostiles: u8, targets: &[String], hold: StreamHold) -> Self {
         let (target, accepted) = counting_echo().await;
-        let mut pool = Pool::start(1, &[&[target], targets].concat()).await;
+        let mut pool = Pool::start_with_hold(1, &[&[target], targets].concat(), hold).await;
         let ring = Arc::<Ring>::default();
         let mut started = Vec::new();
         for n in 0..hostiles {

@@ -3,6 +3,7 @@
 use super::relay::Hostile;
 use super::tricks::Trick;
 use super::{Scene, finish, round, sha256};
+use crate::config::StreamHold;
 use crate::metrics::StreamRole;
 use crate::tests::pool::{PATIENCE, eventually};
 use crate::tests::traffic::{echo, pattern};
@@ -231,6 +232,31 @@ async fn a_reader_whose_leg_alone_stalls_goes_on() {
     println!("a stalled reader: all after {:?}", stalled.elapsed());
     assert!(scene.counts().1 > 0, "it did nothing");
     finish(neighbour.stop().await).await.unwrap();
+}
+
+/// R-STR-01, R-STR-04: nothing of a stream is acknowledged for a whole hold, on a leg that stays open. The leg is
+/// given up; the next ones have their own time, and the stream goes on with the first that carries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_stood_still_for_a_hold_goes_on_with_the_next_leg() {
+    const BYTES: usize = 100_000;
+    let hold = StreamHold::of_test(Duration::from_secs(8));
+    let mut scene = Scene::start_with_hold(1, &[], hold).await;
+    scene.through(Some(&[scene.hostiles[0].id])).await;
+    let mut stream = scene.pool.connect(0).await;
+    round(&mut stream, 1, 500).await;
+    scene.plays_all(Trick::StallsStream(scene.hostiles[0].latest()));
+    let legs = scene.counts().0;
+    let bytes = pattern(5, BYTES);
+    stream.write_all(&bytes).await.unwrap();
+    eventually("the leg to be given up, and others tried", || {
+        scene.counts().0 > legs
+    })
+    .await;
+    scene.plays_all(Trick::Honest);
+    let mut echoed = vec![0; BYTES];
+    let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut echoed)).await;
+    read.expect("the stream goes on").unwrap();
+    assert!(echoed == bytes, "other bytes");
 }
 
 /// Waits until the relay has kept ends of legs to itself, and then until nobody waits for them any more.
