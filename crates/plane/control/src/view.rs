@@ -249,6 +249,11 @@ impl<'a> Viewer<'a> {
         }
     }
 
+    fn is_relay_ready(&self, id: RelayId) -> bool {
+        let relay = self.state.relay(id);
+        relay.is_some_and(|r| self.relay_state(r).0 == RelayState::Ready)
+    }
+
     fn node_unready(&self, id: NodeId, connected: bool, status: Option<&NodeReport>) -> Option<String> {
         let Some(status) = status else {
             return Some(if connected {
@@ -268,13 +273,9 @@ impl<'a> Viewer<'a> {
         if reaches.is_empty() {
             return Some("no relay is ready for it".to_owned());
         }
-        let missing = reaches.iter().find(|reach| {
-            !reach.connected
-                && self
-                    .state
-                    .relay(reach.relay.id)
-                    .is_some_and(|r| self.relay_state(r).0 == RelayState::Ready)
-        });
+        let missing = reaches
+            .iter()
+            .find(|reach| !reach.connected && self.is_relay_ready(reach.relay.id));
         if let Some(reach) = missing {
             return Some(unreached(reach));
         }
@@ -355,9 +356,6 @@ impl<'a> Viewer<'a> {
         let mut waits = Vec::new();
         let consumer = self.node_ref(record.consumer.0).name;
         let publisher = self.node_ref(record.publisher.0).name;
-        if relays.is_empty() {
-            waits.push("no relay is ready to carry it".to_owned());
-        }
         let report = |id: NodeId| {
             self.members
                 .nodes
@@ -367,6 +365,13 @@ impl<'a> Viewer<'a> {
         };
         let from = report(record.consumer.0);
         let to = report(record.publisher.0);
+        let is_registered_at = |r: &RelayId| to.is_some_and(|to| is_registered(to, *r, record));
+        let registered = relays.iter().any(is_registered_at);
+        // A relay where it is registered carries it, even out of the control plane's sight.
+        let lacks_relay = !registered && !relays.iter().any(|r| self.is_relay_ready(*r));
+        if lacks_relay {
+            waits.push("no relay is ready to carry it".to_owned());
+        }
         let away = |id: NodeId| {
             let enrolled = self.state.node(id).is_some_and(|n| n.enrolled.is_some());
             if enrolled {
@@ -382,9 +387,7 @@ impl<'a> Viewer<'a> {
             waits.push(format!("publisher {publisher} {}", away(record.publisher.0)));
         }
         // Each of these two follows from what is named before it: that is said once.
-        let is_registered_at = |r: &RelayId| to.is_some_and(|to| is_registered(to, *r, record));
-        let registered = relays.iter().any(is_registered_at);
-        if to.is_some() && !relays.is_empty() && !registered {
+        if to.is_some() && !registered && !lacks_relay {
             waits.push(format!(
                 "publisher {publisher} has not registered it on a relay yet"
             ));

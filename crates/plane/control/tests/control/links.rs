@@ -390,3 +390,32 @@ async fn a_link_says_what_it_waits_for_once() {
     assert_eq!(waits().await, expected[..2]);
     plane.stop().await;
 }
+
+/// Where every relay is gone, that is what the link waits for, and nobody who only follows from it is blamed.
+#[tokio::test]
+async fn a_link_whose_relays_are_gone_waits_for_a_relay() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let one = plane.relay("one").await;
+    let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let relay = Relay::connect(&plane, &one).await;
+    let alpha = Node::connect(&plane, &alpha).await;
+    let beta = Node::connect(&plane, &beta).await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    plane
+        .until("the link is ready", async |control| {
+            control.link("db").await.unwrap().state == LinkState::Ready
+        })
+        .await;
+    relay.vanish().await;
+    for node in [&alpha, &beta] {
+        node.unreachable.send_replace([one.relay_id()].into());
+        node.report().await;
+    }
+    plane
+        .until("the link waits for a relay, and nothing else", async |control| {
+            control.link("db").await.unwrap().waiting_for == ["no relay is ready to carry it"]
+        })
+        .await;
+    plane.stop().await;
+}
