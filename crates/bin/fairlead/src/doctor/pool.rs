@@ -15,9 +15,13 @@ use fairlead_admin::json;
 use fairlead_model::{HostPort, WallTime};
 use std::time::Duration;
 
-/// A certificate or lease that has less left needs a look.
+/// A certificate that has less left needs a look.
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(5 * 86_400);
-const LEASE_LEFT_MIN: Duration = Duration::from_secs(3600);
+/// As the control plane's own warning has it: `policy.lease` is 1 h at least and renewed every ten minutes.
+const LEASE_LEFT_MIN: Duration = Duration::from_secs(45 * 60);
+
+/// Nothing is carried while the control plane warns of this.
+const NO_RELAY_READY: &str = "NO_RELAY_READY";
 
 /// What is checked.
 struct Pool {
@@ -87,11 +91,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
         several(&mut report, name, found);
     }
     let mut subject = report.on("warnings");
-    for warning in pool
-        .warnings
-        .iter()
-        .filter(|w| wanted.is(&w.kind, &w.name, &w.id))
-    {
+    for warning in pool.warnings.iter().filter(|w| concerns(w, wanted)) {
         reported(&mut subject, warning);
     }
     let tried: Vec<&json::Relay> = relays.iter().copied().filter(|r| !is_stopped(r)).collect();
@@ -115,6 +115,11 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     }
     tunnels::tunnels(&mut report, &client, flags, &paths, &tried).await;
     Ok(report)
+}
+
+/// Whether a warning is of what was named, or explains whatever does not work there.
+fn concerns(warning: &json::Warning, wanted: Wanted<'_>) -> bool {
+    wanted.is(&warning.kind, &warning.name, &warning.id) || warning.code == NO_RELAY_READY
 }
 
 /// What the control plane warns of.
@@ -368,7 +373,7 @@ fn lease(subject: &mut Subject<'_>, policy: &json::Policy) {
         ),
         Some(left) if left < LEASE_LEFT_MIN => subject.warning(
             "lease",
-            format!("{} left", hours(left)),
+            format!("{} min left: it was not renewed", left.as_secs() / 60),
             "let its supervisor reach the control plane: leases are renewed every 10 min",
         ),
         Some(left) => subject.ok("lease", format!("{} left", hours(left))),

@@ -228,3 +228,48 @@ fn a_reported_warning_is_called_so_once() {
         [(Outcome::Failed, "reported"), (Outcome::Warning, "reported")]
     );
 }
+
+/// A lease is overdue where its renewal is, not where it is short: `policy.lease` may be 1 h.
+#[test]
+fn a_short_lease_that_is_renewed_is_no_fault() {
+    let with = |minutes: i64| {
+        let end = jiff::Timestamp::now() + jiff::SignedDuration::from_mins(minutes);
+        let held = relay(|r| r.policy.lease_not_after = Some(end.to_string()));
+        one(&checks(|s| lease(s, &held.policy)), "lease").clone()
+    };
+    for (minutes, outcome) in [
+        (60, Outcome::Ok),
+        (49, Outcome::Ok),
+        (44, Outcome::Warning),
+        (-1, Outcome::Failed),
+    ] {
+        let found = with(minutes);
+        assert_eq!(found.outcome, outcome, "{found:?}");
+    }
+    let overdue = with(44).found;
+    assert!(overdue.ends_with("min left: it was not renewed"), "{overdue}");
+}
+
+/// Whatever is named, that no relay is ready is said: nothing else works before.
+#[test]
+fn a_pool_without_a_ready_relay_is_said_of_every_name() {
+    let warning = |code: &str, kind: &str, name: &str| -> json::Warning {
+        serde_json::from_value(json!({
+            "code": code, "severity": "critical", "kind": kind, "id": "", "name": name, "message": "", "action": "",
+        }))
+        .unwrap()
+    };
+    let all = [
+        warning("AUDIT_BROKEN", "pool", ""),
+        warning("NO_RELAY_READY", "pool", ""),
+        warning("LINK_NOT_READY", "link", "db"),
+        warning("LINK_NOT_READY", "link", "web"),
+    ];
+    let of = |name| {
+        let said = all.iter().filter(|w| concerns(w, Wanted::of(name)));
+        said.map(|w| (w.code.as_str(), w.name.as_str()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(Some("db")), [("NO_RELAY_READY", ""), ("LINK_NOT_READY", "db")]);
+    assert_eq!(of(None).len(), all.len());
+}
