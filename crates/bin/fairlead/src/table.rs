@@ -137,33 +137,49 @@ pub(crate) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// What is printed while a read is repeated.
-static HELD: Mutex<Option<String>> = Mutex::new(None);
+/// What a read prints while it is repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) text: String,
+    compared: Option<String>,
+}
 
-fn lock() -> std::sync::MutexGuard<'static, Option<String>> {
+impl Held {
+    /// What tells this read from the one before: its text, unless it said otherwise.
+    pub(crate) fn compared(&self) -> &str {
+        self.compared.as_deref().unwrap_or(&self.text)
+    }
+}
+
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
+
+fn lock() -> std::sync::MutexGuard<'static, Option<Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a read is repeated for somebody who gets each change of it, not a screen.
-pub(crate) fn is_followed() -> bool {
-    lock().is_some() && !std::io::stdout().is_terminal()
+/// Where a read is repeated, this tells it from the one before, not its text: that has something which
+/// differs each time.
+pub(crate) fn compare_by(what: String) {
+    if let Some(held) = &mut *lock() {
+        held.compared = Some(what);
+    }
 }
 
 /// Holds back what is printed, until [`release`].
 pub(crate) fn hold() {
-    *lock() = Some(String::new());
+    *lock() = Some(Held::default());
 }
 
 /// What was held back.
-pub(crate) fn release() -> String {
+pub(crate) fn release() -> Held {
     lock().take().unwrap_or_default()
 }
 
 /// Prints one line. A closed pipe (`| head`) is no error; any other is kept for the exit code.
 pub(crate) fn line(text: &str) {
     if let Some(held) = &mut *lock() {
-        held.push_str(text);
-        held.push('\n');
+        held.text.push_str(text);
+        held.text.push('\n');
         return;
     }
     raw(&format!("{text}\n"));
@@ -237,6 +253,18 @@ mod tests {
         assert!(!with(true, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
         assert_eq!(state("ready", true), "\x1b[32mready\x1b[0m");
         assert_eq!(state("ready", false), "ready");
+    }
+
+    /// A time that runs makes no change of its own.
+    #[test]
+    fn a_read_is_told_from_the_one_before_by_its_text_or_what_it_says() {
+        let held = |text: &str, compared: Option<&str>| Held {
+            text: text.to_owned(),
+            compared: compared.map(str::to_owned),
+        };
+        assert_eq!(held("up 1s", None).compared(), "up 1s");
+        let later = held("up 2s", Some("ready"));
+        assert_eq!(held("up 1s", Some("ready")).compared(), later.compared());
     }
 
     #[test]

@@ -30,28 +30,28 @@ pub(crate) async fn repeat(
     while !table::is_closed() {
         table::hold();
         let looked = look().await;
-        let text = table::release();
+        let held = table::release();
         match looked {
             Ok(()) => {
                 complained.clear();
                 if terminal {
                     let clear = if first { "\x1b[2J" } else { "" };
                     // Home, each line cleared to its end, and what is left below the last.
-                    let lines = text.replace('\n', "\x1b[K\n");
+                    let lines = held.text.replace('\n', "\x1b[K\n");
                     let every = fairlead_model::duration::format(every);
                     table::raw(&format!(
                         "{clear}\x1b[H{lines}\x1b[K\nevery {every}; Ctrl-C ends\x1b[K\x1b[J"
                     ));
-                } else if text != shown {
+                } else if held.compared() != shown {
                     // JSON stays one line for each look.
-                    let apart = if first || text.lines().count() < 2 {
+                    let apart = if first || held.text.lines().count() < 2 {
                         ""
                     } else {
                         "\n"
                     };
-                    table::raw(&format!("{apart}{text}"));
+                    table::raw(&format!("{apart}{}", held.text));
                 }
-                shown = text;
+                held.compared().clone_into(&mut shown);
             }
             // What cannot be read at all is no state to wait for.
             Err(failure) if first => return Err(failure),

@@ -9,16 +9,31 @@ use crate::table;
 use fairlead_admin::json;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// So many are named that need attention for one reason.
 const NAMES_MAX: usize = 8;
 /// So many things that need attention are listed; `ls` has all.
 const LISTED_MAX: usize = 20;
 
-/// What a member waits for that has not enrolled.
-const ENROL: &str = "has not enrolled yet: run the command on its host that adding it printed; \
-                     `fairlead relay|node token NAME` prints one with a new token";
+/// What members wait for that have not enrolled; each is `relay NAME` or `node NAME`.
+fn enrol(objects: &[String]) -> Attention {
+    let new = objects.iter().map(|object| match object.split_once(' ') {
+        Some((kind, name)) => format!("`fairlead {kind} token {name}`"),
+        None => object.clone(),
+    });
+    let new = listed(&new.collect::<Vec<String>>());
+    let why = match objects {
+        [_] => format!(
+            "has not enrolled yet: run the command on its host that adding it printed; {new} prints one with a \
+             new token"
+        ),
+        _ => format!(
+            "have not enrolled yet: run the command on each one's host that adding it printed; for one with a new \
+             token: {new}"
+        ),
+    };
+    (listed(objects), why)
+}
 
 /// What needs attention: on what, and why.
 type Attention = (String, String);
@@ -53,14 +68,11 @@ enum Waits {
 }
 
 pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result<(), Failure> {
-    let mut status: json::Status = client.get("/v1/status").await?;
-    if table::is_followed() {
-        let hours = Duration::from_secs(status.uptime_s / 3600 * 3600);
-        status.uptime = fairlead_model::duration::format(hours);
-        status.uptime_s = hours.as_secs();
-    }
+    let status: json::Status = client.get("/v1/status").await?;
     let warnings: json::List<json::Warning> = client.get("/v1/warnings").await?;
+    let mut compared = lasting(&status, &warnings.items);
     if connection.json {
+        table::compare_by(compared);
         table::json(&Page {
             status: &status,
             warnings: &warnings.items,
@@ -70,6 +82,8 @@ pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result
     let mut attention: Vec<Attention> = warnings.items.iter().map(warned).collect();
     let mut pending = settling(unready(client, &status).await?, &mut attention);
     pending.extend(next_step(&status).map(str::to_owned));
+    compared.push_str(&format!("{attention:?}{pending:?}"));
+    table::compare_by(compared);
     summary(&status);
     if attention.is_empty() && pending.is_empty() {
         table::line("\nnothing needs attention");
@@ -92,6 +106,16 @@ pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result
         more(pending.len());
     }
     Ok(())
+}
+
+/// All of it but how long the control plane runs, which differs each time.
+fn lasting(status: &json::Status, warnings: &[json::Warning]) -> String {
+    let status = json::Status {
+        uptime: String::new(),
+        uptime_s: 0,
+        ..status.clone()
+    };
+    format!("{status:?}{warnings:?}")
 }
 
 fn more(all: usize) {
@@ -193,13 +217,14 @@ async fn unready(client: &RestClient, status: &json::Status) -> Result<Vec<Unrea
 /// once. What waits for somebody goes to `attention`, where what has a warning is already.
 fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String> {
     let mut settling: Vec<(Waits, String, Vec<String>)> = Vec::new();
+    let mut to_enrol = Vec::new();
     for one in unready {
         let (waits, reason) = (one.waits, one.reason);
         if attention.iter().any(|(known, _)| *known == one.object) {
             continue;
         }
         if waits == Waits::Enrolment {
-            attention.push((one.object, ENROL.to_owned()));
+            to_enrol.push(one.object);
             continue;
         }
         let alike = settling
@@ -209,6 +234,9 @@ fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String
             Some((_, _, objects)) => objects.push(one.object),
             None => settling.push((waits, reason, vec![one.object])),
         }
+    }
+    if !to_enrol.is_empty() {
+        attention.push(enrol(&to_enrol));
     }
     let said = settling.into_iter().map(|(waits, reason, objects)| {
         let word = if waits == Waits::Member {
@@ -299,7 +327,38 @@ mod tests {
         let rows = grouped(attention);
         let objects: Vec<&str> = rows.iter().map(|(object, _)| object.as_str()).collect();
         assert_eq!(objects, ["relay a", "node b, node d"]);
-        assert!(rows[1].1.contains("fairlead relay|node token NAME"), "{rows:?}");
+        let why = &rows[1].1;
+        assert!(
+            why.ends_with("token: `fairlead node token b`, `fairlead node token d`"),
+            "{why}"
+        );
+    }
+
+    /// The command that helps is given as it is typed.
+    #[test]
+    fn one_that_is_to_enrol_has_its_command() {
+        let mut attention = Vec::new();
+        settling(
+            vec![unready("relay paris-1", Waits::Enrolment, "")],
+            &mut attention,
+        );
+        let [(object, why)] = attention.as_slice() else {
+            panic!("{attention:?}")
+        };
+        assert_eq!(object, "relay paris-1");
+        assert!(why.contains("`fairlead relay token paris-1` prints one"), "{why}");
+    }
+
+    /// A watch prints changes: that time goes on is none.
+    #[test]
+    fn a_longer_run_time_alone_is_no_change() {
+        let mut later = status(1, 1, 1);
+        let before = lasting(&later, &[]);
+        later.uptime = "2s".to_owned();
+        later.uptime_s = 2;
+        assert_eq!(lasting(&later, &[]), before);
+        later.links_ready = 1;
+        assert_ne!(lasting(&later, &[]), before);
     }
 
     /// The object stands beside its warning, which does not begin with it again; several of one fault are one row.
