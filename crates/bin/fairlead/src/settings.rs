@@ -376,7 +376,8 @@ impl NodeSettings {
             StreamHold::new(hold).map_err(display)
         });
         let stream_memory = raw.get("stream_memory", &mut faults, |text| {
-            text.parse::<StreamMemory>().map_err(display)
+            let memory = text.parse::<StreamMemory>();
+            memory.map_err(|error| format!("`{text}`: {error}"))
         });
         let value = common.zip(stream_hold).zip(stream_memory);
         faults.finish(value.map(|((common, stream_hold), stream_memory)| Self {

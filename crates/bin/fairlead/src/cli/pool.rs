@@ -12,8 +12,8 @@ use std::path::PathBuf;
   fairlead up --link api=[::1]:18080,to=[::1]:8080
   fairlead up --link pg=127.0.0.1:15433,to=unix:/run/postgresql/.s.PGSQL.5432
 
-When all is ready, DIR/pool.json describes the pool: processes, addresses, metrics, links. The logs
-are in DIR/logs.")]
+When all is ready, DIR/pool.json describes the pool: processes, addresses, metrics, links. \
+The logs are in DIR/logs. Ctrl-C, or `kill -TERM` of its process id, stops all of it.")]
 pub struct Up {
     /// Folder of the pool's state [default: fairlead/pool in $XDG_STATE_HOME or ~/.local/state, or
     /// ./.fairlead/pool without a home]

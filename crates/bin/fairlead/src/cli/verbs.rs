@@ -63,8 +63,8 @@ impl Connection {
 /// Reading again and again.
 #[derive(Debug, Args, Clone, Default)]
 pub struct Watch {
-    /// Read again every 2 s, or TIME, until Ctrl-C. Where standard output is no terminal, only what
-    /// has changed is printed
+    /// Read again every 2 s, or TIME (500ms to 1h; `5s`, `1m`), until Ctrl-C: it never ends by itself.
+    /// Where standard output is no terminal, only what has changed is printed
     #[arg(
         long,
         value_name = "TIME",
@@ -194,8 +194,8 @@ pub enum NodeVerb {
 pub enum LinkVerb {
     /// Let a consumer's node reach a service of a publisher's node
     #[command(
-        after_help = "Example:\n  fairlead link add db --from alpha --to beta --target 127.0.0.1:5432 \
-                            --listen 127.0.0.1:15432 --class database"
+        after_help = "Example:\n  fairlead link add db --from alpha --to beta \\\n    --target 127.0.0.1:5432 \
+                      --listen 127.0.0.1:15432 --class database"
     )]
     Add {
         /// Display name, e.g. db

@@ -292,7 +292,7 @@ mod tests {
             "--link a: its target is missing",
             "--link b: `color=red` is unknown",
             "--store: ",
-            "--stream-memory: ",
+            "--stream-memory: `1MiB`: give 64MiB",
             "--stream-hold: ",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
