@@ -135,7 +135,7 @@ fn pool(look: &Look, found: &mut Found) {
             "NO_RELAY_READY",
             ("pool", String::new(), ""),
             "No relay is ready: no new connection is carried.".to_owned(),
-            "Look at the relays below: start their hosts and services, or open their ports.",
+            "Look at the relays first: start their hosts and services, or open their ports.",
         );
     }
 }
