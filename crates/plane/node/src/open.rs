@@ -161,11 +161,14 @@ impl<'a> Opening<'a> {
             self.failure = OpenFailure::NoGrant;
             return Err(Stop::Next(None));
         };
+        // Before the look: what changes after it is not missed.
+        let mut sessions = self.consumer.relays.subscribe();
+        sessions.mark_unchanged();
         let candidates = self.candidates();
         if candidates.is_empty() {
             self.failure = OpenFailure::NoRelay;
         }
-        let round = Round::new(self.consumer, self.consumption, candidates, grant);
+        let round = Round::new(self.consumer, self.consumption, candidates, sessions, grant);
         round.run(self).await
     }
 

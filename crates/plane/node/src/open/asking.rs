@@ -55,6 +55,13 @@ impl Asking {
         }
     }
 
+    /// There are so many candidates now: those that came are asked behind the others.
+    pub(super) const fn grow(&mut self, count: usize) {
+        if count > self.count {
+            self.count = count;
+        }
+    }
+
     /// What to do at `now`.
     pub(super) fn next(&self, now: MonoTime) -> Next {
         let late_at = self.waiting.iter().map(|asked| asked.late_at).max();
@@ -174,6 +181,21 @@ mod tests {
         let (asked, given_up, _) = story(&[silent; 5], 20_000);
         assert_eq!(asked, [0, 1_000, 2_000, 3_000, 4_000]);
         assert_eq!(given_up, BTreeSet::from([0, 1]), "never more than three at once");
+    }
+
+    /// R-NOD-02: a relay that comes while the only one says nothing is asked as if it had been there.
+    #[test]
+    fn who_comes_later_is_asked_beside_a_silent_one() {
+        let mut asking = Asking::new(1);
+        assert_eq!(asking.next(at(0)), Next::Ask(0));
+        asking.asked(0, None, at(0));
+        assert_eq!(asking.next(at(0)), Next::Wait);
+        asking.grow(2);
+        assert_eq!(asking.next(at(300)), Next::WaitUntil(at(1_000)));
+        asking.grow(1);
+        assert_eq!(asking.next(at(1_000)), Next::Ask(1));
+        asking.asked(1, None, at(1_000));
+        assert_eq!(asking.next(at(1_000)), Next::Wait);
     }
 
     /// R-POL-10: who is asked alone, or last, is waited for.

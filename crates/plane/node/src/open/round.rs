@@ -7,7 +7,7 @@ use crate::association::{Association, PairRequest};
 use crate::consumer::{Consumer, Opened};
 use crate::driver::{LegIo, Via};
 use crate::paths::Path;
-use crate::relays::Session;
+use crate::relays::{Session, Sessions};
 use bytes::Bytes;
 use fairlead_host::rng;
 use fairlead_model::{MonoTime, RefusalCode, RelayId};
@@ -17,9 +17,12 @@ use fairlead_trust::Consumption;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How long an answer may take of the only relay: it holds an open for a late policy for 10 s (R-POL-10).
 const ANSWER_WAIT_ALONE: Duration = Duration::from_secs(12);
+/// Most candidates of a round: sessions that come and go while it lasts make no more.
+const CANDIDATES_MAX: usize = 16;
 /// Wait after the daemon's ration of suspicions was found used up.
 const RATION_WAIT: Duration = Duration::from_millis(125);
 
@@ -29,6 +32,8 @@ pub(super) struct Round<'a> {
     consumption: &'a Consumption,
     /// In the order to ask them.
     candidates: Vec<(RelayId, Session)>,
+    /// Sessions that are made meanwhile are candidates too.
+    sessions: watch::Receiver<Sessions>,
     grant: Bytes,
     /// How long an answer may take.
     limit: Duration,
@@ -42,11 +47,12 @@ pub(super) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// Nobody is asked yet.
+    /// Nobody is asked yet. `sessions` shows what has changed since the candidates were found.
     pub(super) fn new(
         consumer: &'a Consumer,
         consumption: &'a Consumption,
         candidates: Vec<(RelayId, Session)>,
+        sessions: watch::Receiver<Sessions>,
         grant: Bytes,
     ) -> Self {
         Self {
@@ -61,6 +67,7 @@ impl<'a> Round<'a> {
             attempts: Attempts::default(),
             renewed: BTreeSet::new(),
             candidates,
+            sessions,
             grant,
             retry_after: None,
             said: Vec::new(),
@@ -105,6 +112,8 @@ impl<'a> Round<'a> {
                         return Ok(opened);
                     }
                 }
+                // An error is the end of the daemon, which ends the attempts.
+                Ok(()) = self.sessions.changed() => self.take_in(opening.candidates()),
                 () = late => {}
             }
         }
@@ -112,6 +121,18 @@ impl<'a> Round<'a> {
             Some(failure) if self.said.len() == self.candidates.len() => Err(Stop::Final(*failure)),
             Some(_) | None => Err(Stop::Next(self.retry_after)),
         }
+    }
+
+    /// Takes in sessions that were made since the round began: the one that is waited for may be as good as lost.
+    fn take_in(&mut self, found: Vec<(RelayId, Session)>) {
+        for (relay, session) in found {
+            let mut known = self.candidates.iter();
+            let is_new = known.all(|(id, had)| (*id, had.number) != (relay, session.number));
+            if is_new && self.candidates.len() < CANDIDATES_MAX {
+                self.candidates.push((relay, session));
+            }
+        }
+        self.asking.grow(self.candidates.len());
     }
 
     /// Whether another relay may be asked beside those that do not answer: by the daemon's ration of

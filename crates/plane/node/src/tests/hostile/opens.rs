@@ -100,6 +100,35 @@ async fn two_opens_without_an_answer_are_not_waited_for() {
     scene.all_dialled_once("two swallow");
 }
 
+/// R-NOD-02: a relay that comes while the only other one swallows an open is asked beside it: nobody waits for the
+/// time that a relay has which is asked alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_relay_that_comes_meanwhile_is_asked() {
+    let mut scene = Scene::start().await;
+    let honest = scene.pool.workers[0].id;
+    scene.pool.workers[0].stop().await;
+    let relays = scene.pool.alpha.started.relays.clone();
+    eventually("the honest relay to be missed", || {
+        !relays.sessions().contains_key(&honest)
+    })
+    .await;
+    scene.plays_all(Trick::SwallowsOpens);
+    let before = scene.counts().1;
+    let mut socket = scene.connect().await;
+    eventually("the open to be swallowed", || scene.counts().1 > before).await;
+    scene.pool.workers[0].restart().await;
+    eventually("the honest relay to be back", || {
+        relays.sessions().contains_key(&honest)
+    })
+    .await;
+    let back = Instant::now();
+    round(&mut socket, 1, 500).await;
+    let took = back.elapsed();
+    println!("asked beside it, and open after {took:?}");
+    assert!(took < SERVED_WITHIN * 2, "{took:?}");
+    scene.all_dialled_once("who comes meanwhile");
+}
+
 /// I5, I8, R-POL-10: relays that are slow and carry all in the end, in whatever order: no connection fails, no
 /// target is dialled twice and no byte arrives twice; and who is slow alone is waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
