@@ -188,9 +188,9 @@ impl NodeLiveness {
     }
 
     /// Whether the relay seems to live while QUIC brings nothing, or nothing of this end's arrives there:
-    /// datagrams do not pass, or did not for a while. Then another connection is worth trying beside this one, whose own probes come ever more
-    /// rarely: their timeout doubles with each that is lost (RFC 9002, section 6.2.1), so that after half a
-    /// minute without UDP the next one is half a minute away.
+    /// datagrams do not pass, or did not for a while. Then another connection is worth trying beside this one,
+    /// whose own probes come ever more rarely: their timeout doubles with each that is lost (RFC 9002, section
+    /// 6.2.1), so that after half a minute without UDP the next one is half a minute away.
     #[must_use]
     pub fn is_path_lost(&self, now: MonoTime) -> bool {
         let seems_alive = match self.state {
