@@ -390,12 +390,16 @@ impl Relay {
     }
 }
 
-async fn wait<T: Clone>(view: &watch::Receiver<T>, what: &str, check: impl FnMut(&T) -> bool) -> T {
+async fn wait<T: Clone + std::fmt::Debug>(
+    view: &watch::Receiver<T>,
+    what: &str,
+    check: impl FnMut(&T) -> bool,
+) -> T {
     let mut watched = view.clone();
     let waited = tokio::time::timeout(WAIT_MAX, watched.wait_for(check)).await;
     match waited {
         Ok(Ok(held)) => held.clone(),
-        Ok(Err(_)) | Err(_) => panic!("never came to be: {what}"),
+        Ok(Err(_)) | Err(_) => panic!("never came to be: {what}\n{:#?}", *view.borrow()),
     }
 }
 

@@ -221,12 +221,24 @@ async fn a_restored_control_plane_goes_above_what_its_members_hold() {
     copy(dir.path(), &backup.path().join("control"));
 
     // After the copy: two starts, with changes and leases.
-    for port in [15_432, 15_433] {
+    for (links, port) in (1..).zip([15_432, 15_433]) {
         let plane = Plane::start_with(dir.path(), true, Arc::clone(&clock)).await;
         let relay = Relay::connect_with(&plane, &one, relay_held).await;
         let node = Node::connect_with(&plane, &alpha, node_held).await;
         plane.until("both hold what is signed", current).await;
         plane.link(&format!("db-{port}"), "alpha", "beta", port).await;
+        // What is current may be what was before the link: its policies come behind it.
+        let term = plane.control.status().await.leader_term;
+        node.until("the link, under this run's term", |v| {
+            let policy = v.policy.as_ref();
+            policy.is_some_and(|p| p.leader_term.0 == term && p.consumptions.len() == links)
+        })
+        .await;
+        relay
+            .until("a policy of this run", |v| {
+                v.admission.head().is_some_and(|head| head.leader_term.0 == term)
+            })
+            .await;
         plane.until("both hold the change", current).await;
         plane.stop().await;
         (relay_held, node_held) = (relay.vanish().await, node.vanish().await);
