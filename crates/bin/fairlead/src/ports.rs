@@ -100,9 +100,9 @@ const FREE_PORTS: std::ops::Range<u16> = 20_000..32_768;
 const FREE_TRIES: usize = 64;
 
 /// A port of `ip` that is free on all of `protocols`. Another process may take it before it is
-/// used; the one that uses it reports that.
-pub(crate) fn free(ip: IpAddr, protocols: &[Protocol]) -> Result<SocketAddr, PortError> {
-    let free = |address| {
+/// used; the one that uses it reports that. None of `given`, which nobody listens on yet.
+pub(crate) fn free(ip: IpAddr, protocols: &[Protocol], given: &[u16]) -> Result<SocketAddr, PortError> {
+    let free = |address: SocketAddr| {
         protocols
             .iter()
             .try_for_each(|protocol| check(address, *protocol))
@@ -111,7 +111,7 @@ pub(crate) fn free(ip: IpAddr, protocols: &[Protocol]) -> Result<SocketAddr, Por
         let random = u16::from_le_bytes(fairlead_host::rng::bytes());
         let port = FREE_PORTS.start + random % (FREE_PORTS.end - FREE_PORTS.start);
         let address = SocketAddr::new(ip, port);
-        if free(address).is_ok() {
+        if !given.contains(&port) && free(address).is_ok() {
             return Ok(address);
         }
     }
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_free_port_can_be_listened_on() {
-        let address = free("127.0.0.2".parse().unwrap(), &[Protocol::Udp, Protocol::Tcp]).unwrap();
+        let address = free("127.0.0.2".parse().unwrap(), &[Protocol::Udp, Protocol::Tcp], &[]).unwrap();
         assert_ne!(address.port(), 0);
         check(address, Protocol::Udp).unwrap();
         check(address, Protocol::Tcp).unwrap();
@@ -270,5 +270,16 @@ mod tests {
         }
         assert_eq!(parse_local("xyz"), None);
         assert_eq!(parse_local("01:0050"), None);
+    }
+
+    /// A port that something else of the pool is to have is free still, and not given twice.
+    #[test]
+    fn no_port_is_given_twice() {
+        let ip = "127.0.0.3".parse().unwrap();
+        let given: Vec<u16> = FREE_PORTS.collect();
+        let address = free(ip, &[Protocol::Tcp], &given).unwrap();
+        assert!(!FREE_PORTS.contains(&address.port()), "{address}");
+        let address = free(ip, &[Protocol::Tcp], &[]).unwrap();
+        assert!(FREE_PORTS.contains(&address.port()), "{address}");
     }
 }

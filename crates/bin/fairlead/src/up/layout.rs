@@ -144,17 +144,25 @@ impl Addresses {
                 reason: e.to_string(),
             })?),
         };
+        // Nobody listens there yet: that a port is free does not show that it is another's.
+        let mut given: Vec<u16> = plan.links.iter().map(|link| link.listen.0.port()).collect();
+        given.extend(before.iter().flat_map(Self::ports));
+        let mut choose = |ip, fixed, protocols: &[Protocol]| {
+            let address = choose(plan.ports, ip, fixed, protocols, &given)?;
+            given.push(address.port());
+            Ok::<_, PortError>(address)
+        };
         let mut addresses = match &before {
             Some(before) => before.clone(),
             None => Self {
-                control: choose(plan.ports, loopback(1), CONTROL_PORT, &[Protocol::Tcp])?,
+                control: choose(loopback(1), CONTROL_PORT, &[Protocol::Tcp])?,
                 relays: BTreeMap::new(),
-                demo_listen: choose(plan.ports, loopback(1), DEMO_PORT, &[Protocol::Tcp])?,
+                demo_listen: choose(loopback(1), DEMO_PORT, &[Protocol::Tcp])?,
             },
         };
         for (name, host) in plan.relay_names().into_iter().zip(1u8..) {
             if let Entry::Vacant(place) = addresses.relays.entry(name) {
-                place.insert(choose(plan.ports, loopback(host), RELAY_PORT, &RELAY_PROTOCOLS)?);
+                place.insert(choose(loopback(host), RELAY_PORT, &RELAY_PROTOCOLS)?);
             }
         }
         if before.as_ref() != Some(&addresses) {
@@ -170,6 +178,12 @@ impl Addresses {
             file::write_atomic(&path, FILE_MODE, text.as_bytes())?;
         }
         Ok(addresses)
+    }
+
+    fn ports(&self) -> impl Iterator<Item = u16> {
+        let own = [self.control, self.demo_listen].into_iter();
+        own.chain(self.relays.values().copied())
+            .map(|address| address.port())
     }
 
     /// Where the relay listens.
@@ -212,10 +226,16 @@ fn loopback(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, host))
 }
 
-fn choose(ports: Ports, ip: IpAddr, fixed: u16, protocols: &[Protocol]) -> Result<SocketAddr, PortError> {
+fn choose(
+    ports: Ports,
+    ip: IpAddr,
+    fixed: u16,
+    protocols: &[Protocol],
+    given: &[u16],
+) -> Result<SocketAddr, PortError> {
     match ports {
         Ports::Fixed => Ok(SocketAddr::new(ip, fixed)),
-        Ports::Auto => ports::free(ip, protocols),
+        Ports::Auto => ports::free(ip, protocols, given),
     }
 }
 
