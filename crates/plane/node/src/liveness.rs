@@ -106,7 +106,9 @@ impl<'a> Watched<'a> {
             let now = clock.mono();
             self.tell(&mut doubt, machine.doubt(now));
             self.report(&mut suspicion, doubt, now);
-            if machine.is_path_lost(now) && beside.is_none() && Instant::now() >= beside_from {
+            if !machine.seems_alive() {
+                beside = None;
+            } else if machine.is_path_lost(now) && beside.is_none() && Instant::now() >= beside_from {
                 tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC does not pass: dialling beside");
                 beside = Some(self.beside());
             }
@@ -153,7 +155,9 @@ impl<'a> Watched<'a> {
                 Event::Beside(dialled) => {
                     (beside, beside_from) = (None, Instant::now() + BESIDE_AGAIN);
                     match dialled {
-                        Ok(carrier) if machine.is_path_lost(now) => return Verdict::Overtaken(carrier),
+                        // Also where something comes again: what the relay sends waits for its own probes,
+                        // which this end does not see.
+                        Ok(carrier) if machine.seems_alive() => return Verdict::Overtaken(carrier),
                         Ok(carrier) => carrier.close(RefusalCode::MemberLeft),
                         Err(error) => {
                             tracing::debug!(relay = %self.relay.name, error = chain(&error), "not reached beside either");

@@ -193,15 +193,18 @@ impl NodeLiveness {
     /// 6.2.1), so that after half a minute without UDP the next one is half a minute away.
     #[must_use]
     pub fn is_path_lost(&self, now: MonoTime) -> bool {
-        let seems_alive = match self.state {
+        let ways = [&self.heard, &self.arrived];
+        self.seems_alive() && ways.iter().any(|way| way.is_silent(LOST_PATH_AFTER, now))
+    }
+
+    /// Whether the relay's process answers, as far as anything but QUIC tells.
+    #[must_use]
+    pub const fn seems_alive(&self) -> bool {
+        match self.state {
             State::OnlyQuic { .. } => true,
             State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
             State::Broken(_) | State::Dead => false,
-        };
-        seems_alive
-            && [&self.heard, &self.arrived]
-                .iter()
-                .any(|way| way.is_silent(LOST_PATH_AFTER, now))
+        }
     }
 
     /// ACK frames that QUIC has received so far. Keep-alives are acknowledged too, so that a way to the relay
