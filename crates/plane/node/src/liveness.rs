@@ -91,6 +91,8 @@ impl<'a> Watched<'a> {
         let (mut doubt, mut suspicion) = (Doubt::None, Suspicion::default());
         let mut beside: Option<Beside<'a>> = None;
         let mut beside_from = Instant::now();
+        // The process itself stood still during this silence: it goes on with what it has (F-06).
+        let mut froze = false;
         loop {
             while let Some(action) = machine.poll_action() {
                 match action {
@@ -107,7 +109,9 @@ impl<'a> Watched<'a> {
             self.tell(&mut doubt, machine.doubt(now));
             self.report(&mut suspicion, doubt, now);
             if !machine.seems_alive() {
-                beside = None;
+                (beside, froze) = (None, true);
+            } else if beside.is_none() && !machine.is_path_lost(now) {
+                froze = false;
             } else if machine.is_path_lost(now) && beside.is_none() && Instant::now() >= beside_from {
                 tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC does not pass: dialling beside");
                 beside = Some(self.beside());
@@ -157,7 +161,9 @@ impl<'a> Watched<'a> {
                     match dialled {
                         // Also where something comes again: what the relay sends waits for its own probes,
                         // which this end does not see.
-                        Ok(carrier) if machine.seems_alive() => return Verdict::Overtaken(carrier),
+                        Ok(carrier) if machine.seems_alive() && (!froze || machine.is_path_lost(now)) => {
+                            return Verdict::Overtaken(carrier);
+                        }
                         Ok(carrier) => carrier.close(RefusalCode::MemberLeft),
                         Err(error) => {
                             tracing::debug!(relay = %self.relay.name, error = chain(&error), "not reached beside either");
