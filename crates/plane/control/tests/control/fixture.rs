@@ -194,6 +194,21 @@ impl Plane {
         }
     }
 
+    /// Waits until the control plane has noticed the end of a member's session: when it was last seen goes
+    /// on with the clock until then, and stands afterwards.
+    pub async fn until_away(&self, last_seen: impl AsyncFn(&Control) -> Option<WallTime>) {
+        let step = Duration::from_millis(50);
+        self.until("it is away", async |c| {
+            let before = last_seen(c).await;
+            self.clock.pass(step);
+            let after = last_seen(c).await;
+            before
+                .zip(after)
+                .is_some_and(|(before, after)| after < before.plus(step / 2))
+        })
+        .await;
+    }
+
     pub fn clock_wall(&self) -> WallTime {
         self.clock.wall()
     }

@@ -91,20 +91,26 @@ async fn squatted_streams_open_through_the_other_relay() {
 async fn a_squatted_epoch_stops_no_move() {
     let mut scene = Scene::start().await;
     let liar = scene.hostiles[0].id;
+    let metrics = scene.pool.alpha.started.metrics.clone();
+    let attempts = || metrics.move_attempts("relay-1");
+    let mut squatted = 0;
     for n in 0..3 {
         scene.plays_all(Trick::Honest);
         let mut live = scene.stream_through(&[liar]).await;
+        let before = attempts();
         scene.through(None).await;
-        let metrics = scene.pool.alpha.started.metrics.clone();
-        let (attempts, done) = (metrics.move_attempts("relay-1"), scene.counts().1);
+        // A slow machine may have been taken for a stalled relay already.
+        squatted += usize::from(attempts() == before);
+        let done = scene.counts().1;
         scene.plays_all(Trick::SquatsEpochs);
         let started = Instant::now();
         round(&mut live, n, 100_000).await;
         println!("a squatted epoch: {:?}", started.elapsed());
         assert!(scene.counts().1 > done, "it did nothing");
-        assert_eq!(metrics.move_attempts("relay-1") - attempts, 1);
+        assert_eq!(attempts() - before, 1);
         assert_eq!(finish(live).await.unwrap(), 0);
     }
+    assert!(squatted > 0, "no stream was at the liar when it began");
     scene.all_dialled_once("squatted epochs");
 }
 
