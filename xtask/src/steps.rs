@@ -24,9 +24,36 @@ pub(crate) struct Tests {
     pub(crate) passed: u64,
     /// Those that failed.
     pub(crate) failed: u64,
+    /// Those of the passed that did so at another try only.
+    pub(crate) flaky: u64,
     /// Those that were not run.
     pub(crate) skipped: u64,
 }
+
+impl std::ops::AddAssign for Tests {
+    fn add_assign(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.flaky += more.flaky;
+        self.skipped += more.skipped;
+    }
+}
+
+/// A test runner that did not end well, with what it had counted.
+#[derive(Debug)]
+struct Unwell {
+    what: String,
+    tests: Tests,
+}
+
+impl std::fmt::Display for Unwell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tests { passed, failed, .. } = self.tests;
+        write!(f, "{} ({passed} passed, {failed} failed)", self.what)
+    }
+}
+
+impl std::error::Error for Unwell {}
 
 /// Runs all steps and reports; the last line counts the tests of all of them.
 pub(crate) fn run_all(steps: &[&Step]) -> Result<()> {
@@ -47,13 +74,18 @@ pub(crate) fn run_all(steps: &[&Step]) -> Result<()> {
         let took = began.elapsed();
         let word = match &result {
             Ok(count) => {
-                tests.passed += count.passed;
-                tests.skipped += count.skipped;
+                tests += *count;
                 "ok"
             }
             Err(error) => {
                 say(&format!("{}: {error:#}", step.name));
-                tests.failed += 1;
+                // A step without tests counts as one.
+                let one = Tests {
+                    failed: 1,
+                    ..Tests::default()
+                };
+                let counted = error.downcast_ref::<Unwell>().map(|unwell| unwell.tests);
+                tests += counted.filter(|tests| tests.failed > 0).unwrap_or(one);
                 failed.push(step.name);
                 "FAILED"
             }
@@ -77,8 +109,8 @@ pub(crate) fn run_all(steps: &[&Step]) -> Result<()> {
     }
     println!("{:<10} {:<6} {:>9}", "all", "", seconds(start.elapsed()));
     println!(
-        "\n{} passed, {} failed, {} skipped",
-        tests.passed, tests.failed, tests.skipped
+        "\n{} passed ({} flaky), {} failed, {} skipped",
+        tests.passed, tests.flaky, tests.failed, tests.skipped
     );
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
@@ -134,20 +166,14 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<Tests> {
     let counts = std::thread::scope(|scope| {
         let err = scope.spawn(|| err.map_or_else(Tests::default, |e| show(BufReader::new(e))));
         let out = out.map_or_else(Tests::default, |o| show(BufReader::new(o)));
-        let err = err.join().unwrap_or_default();
-        Tests {
-            passed: out.passed + err.passed,
-            failed: out.failed + err.failed,
-            skipped: out.skipped + err.skipped,
-        }
+        let mut counts = err.join().unwrap_or_default();
+        counts += out;
+        counts
     });
     let status = child.wait()?;
     if !status.success() {
-        bail!(
-            "{command:?}: {status} ({} passed, {} failed)",
-            counts.passed,
-            counts.failed
-        );
+        let what = format!("{command:?}: {status}");
+        return Err(Unwell { what, tests: counts }.into());
     }
     if counts.passed == 0 {
         bail!("{command:?} ran no test");
@@ -160,15 +186,13 @@ fn show(lines: impl std::io::BufRead) -> Tests {
     for line in lines.lines().map_while(Result::ok) {
         eprintln!("{line}");
         if let Some(count) = summary(&line) {
-            tests.passed += count.passed;
-            tests.failed += count.failed;
-            tests.skipped += count.skipped;
+            tests += count;
         }
     }
     tests
 }
 
-/// Reads the closing line of nextest (`Summary [ 1 s] 3 tests run: 2 passed (1 slow), 1 failed, 0
+/// Reads the closing line of nextest (`Summary [ 1 s] 3 tests run: 2 passed (1 flaky), 1 failed, 0
 /// skipped`) or of libtest (`test result: ok. 3 passed; 0 failed; 1 ignored; …`).
 fn summary(line: &str) -> Option<Tests> {
     let line = line.trim();
@@ -177,14 +201,17 @@ fn summary(line: &str) -> Option<Tests> {
         None => line.strip_prefix("Summary [")?.split_once("run: ")?.1,
     };
     let mut tests = Tests::default();
-    for part in rest.split([',', ';']) {
-        let mut words = part.split_whitespace();
-        let (Some(count), Some(word)) = (words.next().and_then(|w| w.parse().ok()), words.next()) else {
-            continue;
-        };
+    let words: Vec<&str> = rest
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    for pair in words.windows(2) {
+        let [count, word] = *pair else { continue };
+        let Ok(count) = count.parse() else { continue };
         match word {
             "passed" => tests.passed = count,
             "failed" => tests.failed = count,
+            "flaky" => tests.flaky = count,
             "skipped" | "ignored" => tests.skipped = count,
             _ => {}
         }
@@ -198,12 +225,14 @@ mod tests {
 
     #[test]
     fn closing_lines_of_both_runners_are_counted() {
-        let nextest = "     Summary [  13.3s] 29 tests run: 27 passed (1 leaky), 2 failed, 4 skipped";
+        let nextest =
+            "     Summary [  13.3s] 29 tests run: 27 passed (3 flaky, 1 leaky), 2 failed, 4 skipped";
         assert_eq!(
             summary(nextest),
             Some(Tests {
                 passed: 27,
                 failed: 2,
+                flaky: 3,
                 skipped: 4
             })
         );
@@ -213,6 +242,7 @@ mod tests {
             Some(Tests {
                 passed: 3,
                 failed: 0,
+                flaky: 0,
                 skipped: 1
             })
         );

@@ -253,6 +253,7 @@ impl Running {
 
     fn stop(mut self, runtime: &tokio::runtime::Runtime) -> Result<()> {
         runtime.block_on(self.pool.stop(STOP_LIMIT))?;
+        self.pool.hush();
         Ok(())
     }
 }

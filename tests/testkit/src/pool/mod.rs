@@ -139,6 +139,7 @@ impl PoolBuilder {
             up,
             dir,
             builder: self,
+            hushed: false,
             _warden: warden,
         };
         let start = std::time::Instant::now();
@@ -192,6 +193,7 @@ pub struct Pool {
     up: Child,
     dir: PathBuf,
     builder: PoolBuilder,
+    hushed: bool,
     // After `up`: it kills what `up` left behind, and removes the folder.
     _warden: Warden,
 }
@@ -391,6 +393,11 @@ impl Pool {
         Ok(())
     }
 
+    /// All went well with it: its logs are not shown when it goes.
+    pub fn hush(&mut self) {
+        self.hushed = true;
+    }
+
     /// The last lines of every log of the pool.
     #[must_use]
     pub fn log_tails(&self) -> String {
@@ -416,8 +423,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Test runners show this for tests that failed, and for them only.
-        eprintln!("{}", self.log_tails());
+        if !self.hushed {
+            // Test runners show this for tests that failed, and for them only.
+            eprintln!("{}", self.log_tails());
+        }
         // `up` first, so that it starts nothing again; the warden ends the rest.
         let _ = self.up.kill();
         let _ = self.up.wait();
