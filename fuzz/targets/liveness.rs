@@ -1,12 +1,13 @@
 //! Both ends of a liveness connection under any sequence of what happens beside a hop session: messages,
-//! lost connections, failed attempts, datagrams, time. Neither panics, at most one attempt runs at a
-//! time, nothing follows a verdict, and no verdict falls on an end that was heard of a moment before,
-//! except by an authenticated answer.
+//! lost connections, failed attempts, dials beside the session, datagrams, time. Neither panics, at most one
+//! attempt and one dial run at a time, nothing follows a verdict or another connection in the session's place,
+//! no verdict falls on an end that was heard of a moment before, except by an authenticated answer, and nothing
+//! is dialled beside a session whose datagrams pass.
 #![no_main]
 
 use fairlead_hop::liveness::{
     AttemptFailure, BindRefusal, Death, Doubt, LiveMessage, LostCause, MESSAGE_LEN, NodeAction, NodeLiveness,
-    RelayAction, RelayLiveness,
+    Received, RelayAction, RelayLiveness,
 };
 use fairlead_model::{MonoTime, ProcessBootId};
 use libfuzzer_sys::fuzz_target;
@@ -20,12 +21,17 @@ const BOOT: ProcessBootId = ProcessBootId::from_bytes([7; 16]);
 const SILENCE_MIN: Duration = Duration::from_millis(4);
 /// A wait is never longer: both ends look at what QUIC received, or try again, now and then.
 const LOOK_LONGEST: Duration = Duration::from_secs(1);
+/// Silence, either way, from which on another connection is dialled.
+const LOST_AFTER: Duration = Duration::from_secs(3);
 
 /// What was done to an end, for the checks.
 struct Track {
     received: u64,
+    acks: u64,
     rtt: Duration,
     heard: MonoTime,
+    /// When something of it was last acknowledged.
+    arrived: MonoTime,
     dead: bool,
 }
 
@@ -36,6 +42,8 @@ struct Run<'a> {
     of_node: Track,
     /// The node's attempt under way.
     connecting: bool,
+    /// The node's dial beside its session under way.
+    dialling: bool,
     /// The node's connection stands.
     stands: bool,
     relay: RelayLiveness,
@@ -73,7 +81,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) {
-        match self.byte() % 8 {
+        match self.byte() % 9 {
             0 => self.tell_node(),
             1 => self.fail_attempt(),
             2 => {
@@ -89,7 +97,14 @@ impl Run<'_> {
                 self.node.pings(unanswered);
                 self.after_node(None);
             }
-            4 => self.datagrams(true),
+            4 => {
+                let acknowledges = self.byte() % 2 == 0;
+                if acknowledges {
+                    self.of_node.acks += 1;
+                    self.of_node.arrived = self.now;
+                }
+                self.datagrams(true);
+            }
             5 => {
                 self.datagrams(false);
                 self.relay.bound();
@@ -101,8 +116,29 @@ impl Run<'_> {
                 self.relay.lost(cause, self.now);
                 self.after_relay();
             }
+            7 => self.dialled(),
             _ => self.wait(),
         }
+    }
+
+    fn dialled(&mut self) {
+        if !self.dialling {
+            return;
+        }
+        let up = self.byte() % 2 == 0;
+        self.datagrams(false);
+        // Looking at the datagrams may have given it up: one that stands by then is offered all the same.
+        if !up && self.dialling {
+            self.node.beside_failed(self.now);
+        }
+        if up {
+            let takes = self.node.beside_up(self.now);
+            assert!(!takes || self.dialling, "a dial that was given up takes over");
+            assert!(!takes || !self.of_node.dead, "a session that is over is replaced");
+            self.of_node.dead |= takes;
+        }
+        self.dialling = false;
+        self.after_node(None);
     }
 
     fn tell_node(&mut self) {
@@ -167,7 +203,11 @@ impl Run<'_> {
                 track.heard = self.now;
             }
         }
-        self.node.datagrams(self.of_node.received, rtt, self.now);
+        let received = Received {
+            bytes: self.of_node.received,
+            acks: self.of_node.acks,
+        };
+        self.node.datagrams(received, rtt, self.now);
         self.after_node(None);
         self.relay.datagrams(self.of_relay.received, rtt, self.now);
         self.after_relay();
@@ -217,6 +257,13 @@ impl Run<'_> {
                     self.connecting = true;
                 }
                 NodeAction::Probe | NodeAction::OnlyQuic => {}
+                NodeAction::DialBeside => {
+                    assert!(!self.dialling, "two dials at once");
+                    let quiet = self.of_node.heard.min(self.of_node.arrived);
+                    assert!(self.now.since(quiet) >= LOST_AFTER, "beside one that passes");
+                    self.dialling = true;
+                }
+                NodeAction::GiveUpBeside => assert!(std::mem::take(&mut self.dialling), "nothing to give up"),
                 NodeAction::Dead(death) => {
                     self.of_node.dead = true;
                     if told != Some(death) {
@@ -262,16 +309,19 @@ fuzz_target!(|data: &[u8]| {
     let now = MonoTime(1_000_000_000);
     let track = || Track {
         received: 1,
+        acks: 0,
         rtt: Duration::ZERO,
         heard: now,
+        arrived: now,
         dead: false,
     };
     let mut run = Run {
         input: data,
         now,
-        node: NodeLiveness::new(BOOT, 1, now),
+        node: NodeLiveness::new(BOOT, Received { bytes: 1, acks: 0 }, now),
         of_node: track(),
         connecting: false,
+        dialling: false,
         stands: false,
         relay: RelayLiveness::new(1, now),
         of_relay: track(),

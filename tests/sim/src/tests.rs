@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const SEEDS: u64 = 240;
 
 /// Seeds within which a world must notice that a rule is left out.
-const MUTATED_SEEDS: u64 = 1000;
+const MUTATED_SEEDS: u64 = 2000;
 
 fn digest(world: WorldKind, seed: u64) -> (u64, u64) {
     let mut transcript = Transcript::new(false);

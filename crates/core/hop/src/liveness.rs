@@ -17,13 +17,14 @@
 //! | no acknowledgement of the kernel for 2 s | silent as long | dead |
 //! | another process boot answers, or one that has no such session | anything | dead |
 
+mod beside;
 mod heard;
 mod message;
 mod node;
 mod relay;
 
 pub use message::{BindRefusal, LiveMessage, MESSAGE_LEN, MessageFault};
-pub use node::{Doubt, NodeAction, NodeLiveness};
+pub use node::{Doubt, NodeAction, NodeLiveness, Received};
 pub use relay::{RelayAction, RelayLiveness};
 
 use std::time::Duration;

@@ -4,7 +4,7 @@
 
 use crate::metrics::{CauseLabel, RelayLabel};
 use crate::session::SessionContext;
-use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness};
+use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness, Received};
 use fairlead_model::{Identity, MonoTime, ProcessBootId, RefusalCode, SessionId};
 use fairlead_telemetry::chain;
 use fairlead_transport::{Carrier, DialError, LiveAnswer, LiveConnection, LiveDialError};
@@ -19,8 +19,6 @@ const DOUBT_TOLD_AFTER: Duration = Duration::from_secs(2);
 /// What it is told then.
 const DOUBTED: &str = "nothing comes from it by UDP, though its host may be there: UDP to it or from it is blocked, \
                        or its worker is busy or frozen";
-/// Between two dials beside a session: each tries for 10 s, unless it fails at once.
-const BESIDE_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the session tells its watch, and hears of it.
 #[derive(Debug)]
@@ -85,20 +83,22 @@ impl<'a> Watched<'a> {
             Ok(None) | Err(_) => return std::future::pending().await,
         };
         let clock = &self.context.clock;
-        let mut machine = NodeLiveness::new(boot, self.carrier.stats().received_bytes, clock.mono());
+        let mut machine = NodeLiveness::new(boot, self.received().0, clock.mono());
         let mut attempt: Option<Attempt<'a>> = None;
         let mut standing = Standing::new(&self);
         let (mut doubt, mut suspicion) = (Doubt::None, Suspicion::default());
         let mut beside: Option<Beside<'a>> = None;
-        let mut beside_from = Instant::now();
-        // The process itself stood still during this silence: it goes on with what it has (F-06).
-        let mut froze = false;
         loop {
             while let Some(action) = machine.poll_action() {
                 match action {
                     NodeAction::Probe => self.vitals.probe.notify_one(),
                     NodeAction::Connect(limit) => attempt = Some(self.attempt(limit)),
                     NodeAction::OnlyQuic => self.warn(),
+                    NodeAction::DialBeside => {
+                        tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC does not pass: dialling beside");
+                        beside = Some(self.beside());
+                    }
+                    NodeAction::GiveUpBeside => beside = None,
                     NodeAction::Dead(death) => {
                         self.count_death(death);
                         return Verdict::Dead(death);
@@ -108,14 +108,6 @@ impl<'a> Watched<'a> {
             let now = clock.mono();
             self.tell(&mut doubt, machine.doubt(now));
             self.report(&mut suspicion, doubt, now);
-            if !machine.seems_alive() {
-                (beside, froze) = (None, true);
-            } else if beside.is_none() && !machine.is_path_lost(now) {
-                froze = false;
-            } else if machine.is_path_lost(now) && beside.is_none() && Instant::now() >= beside_from {
-                tracing::debug!(relay = %self.relay.name, "the relay lives and QUIC does not pass: dialling beside");
-                beside = Some(self.beside());
-            }
             let wake = [machine.poll_timeout(now), suspicion.due()]
                 .into_iter()
                 .flatten()
@@ -127,9 +119,9 @@ impl<'a> Watched<'a> {
                 dialled = finish(&mut beside) => Event::Beside(dialled),
                 () = sleep_until(wake) => Event::Timeout,
             };
-            let (now, stats) = (clock.mono(), self.carrier.stats());
-            machine.datagrams(stats.received_bytes, stats.rtt, now);
-            machine.acknowledgements(stats.received_acks, now);
+            let now = clock.mono();
+            let (received, rtt) = self.received();
+            machine.datagrams(received, rtt, now);
             match event {
                 Event::Answer(answer) => {
                     attempt = None;
@@ -157,22 +149,28 @@ impl<'a> Watched<'a> {
                     machine.lost(cause, now);
                 }
                 Event::Beside(dialled) => {
-                    (beside, beside_from) = (None, Instant::now() + BESIDE_AGAIN);
+                    beside = None;
                     match dialled {
-                        // Also where something comes again: what the relay sends waits for its own probes,
-                        // which this end does not see.
-                        Ok(carrier) if machine.seems_alive() && (!froze || machine.is_path_lost(now)) => {
-                            return Verdict::Overtaken(carrier);
-                        }
+                        Ok(carrier) if machine.beside_up(now) => return Verdict::Overtaken(carrier),
                         Ok(carrier) => carrier.close(RefusalCode::MemberLeft),
                         Err(error) => {
                             tracing::debug!(relay = %self.relay.name, error = chain(&error), "not reached beside either");
+                            machine.beside_failed(now);
                         }
                     }
                 }
                 Event::Timeout => machine.handle_timeout(now),
             }
         }
+    }
+
+    fn received(&self) -> (Received, Duration) {
+        let stats = self.carrier.stats();
+        let received = Received {
+            bytes: stats.received_bytes,
+            acks: stats.received_acks,
+        };
+        (received, stats.rtt)
     }
 
     fn attempt(&self, limit: Duration) -> Attempt<'a> {

@@ -3,7 +3,7 @@
 use super::plan::ms;
 use super::world::{Timer, Who};
 use fairlead_hop::Frame;
-use fairlead_hop::liveness::FROZEN_MAX;
+use fairlead_hop::liveness::{FROZEN_MAX, Received};
 use fairlead_model::{MonoTime, RefusalCode};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,8 +12,9 @@ pub(super) type CarrierId = u64;
 
 /// Most items of one packet.
 const ITEMS_MAX: usize = 16;
-/// Longest wait until something unacknowledged is sent again.
-const AGAIN_MAX: Duration = Duration::from_secs(2);
+/// Longest wait until something unacknowledged is sent again: the wait doubles each time, as QUIC's does
+/// (RFC 9002, section 6.2.1).
+const AGAIN_MAX: Duration = FROZEN_MAX;
 
 /// One direction's sending half and the other's receiving half: items in order, each once.
 #[derive(Debug)]
@@ -74,12 +75,13 @@ pub(super) enum Body {
     Initial,
     /// Its answer.
     Reply,
-    /// Frames from `first` on, all that is unacknowledged; `asks` for an answer.
+    /// Frames from `first` on, all that is unacknowledged; `asks` for an answer, or `answers`.
     Data {
         first: u64,
         frames: Vec<Frame>,
         ack: u64,
         asks: bool,
+        answers: bool,
     },
     /// The end, with its code.
     Close(RefusalCode),
@@ -103,27 +105,39 @@ pub(super) struct End {
     pub(super) carrier: CarrierId,
     pub(super) pipe: Pipe<Frame>,
     /// Datagrams that the process has read.
-    pub(super) received: u64,
+    received: u64,
+    /// Those of them that acknowledged something.
+    acks: u64,
     heard: MonoTime,
     keep_alive: Duration,
     asked: MonoTime,
     again: Duration,
     again_at: Option<MonoTime>,
+    /// It carries so much that what is unacknowledged for long fills its window: nothing new goes out then.
+    laden: bool,
     pub(super) rtt: Duration,
     pub(super) timer: Timer,
 }
 
 impl End {
-    pub(super) fn new(carrier: CarrierId, keep_alive: Duration, rtt: Duration, now: MonoTime) -> Self {
+    pub(super) fn new(
+        carrier: CarrierId,
+        keep_alive: Duration,
+        laden: bool,
+        rtt: Duration,
+        now: MonoTime,
+    ) -> Self {
         Self {
             carrier,
             pipe: Pipe::default(),
             received: 1,
+            acks: 0,
             heard: now,
             keep_alive,
             asked: now,
             again: Self::patience(rtt),
             again_at: None,
+            laden,
             rtt,
             timer: Timer::default(),
         }
@@ -133,14 +147,26 @@ impl End {
         rtt * 2 + ms(10)
     }
 
-    /// A datagram to send now.
+    /// Whether the window is full of what was sent again and is not acknowledged.
+    fn is_full(&self) -> bool {
+        self.laden && self.again_at.is_some() && self.again > Self::patience(self.rtt)
+    }
+
+    /// A datagram with what is new, if the window has room.
+    pub(super) fn news(&mut self, now: MonoTime) -> Option<Body> {
+        (!self.is_full()).then(|| self.body(now, true))
+    }
+
+    /// A datagram to send now: an answer, unless it `asks` for one.
     pub(super) fn body(&mut self, now: MonoTime, asks: bool) -> Body {
-        let (first, frames) = self.pipe.unacked();
+        let answers = !asks;
+        let (first, mut frames) = self.pipe.unacked();
+        if answers && self.is_full() {
+            frames.clear();
+        }
         let asks = asks || !frames.is_empty();
         if asks {
             self.asked = now;
-        }
-        if !frames.is_empty() {
             self.again_at.get_or_insert(now.plus(self.again));
         }
         let ack = self.pipe.next_in;
@@ -149,34 +175,57 @@ impl End {
             frames,
             ack,
             asks,
+            answers,
         }
     }
 
-    /// Takes what a datagram brought; gives the frames that are new.
-    pub(super) fn receive(&mut self, now: MonoTime, first: u64, frames: Vec<Frame>, ack: u64) -> Vec<Frame> {
+    /// What the process has read so far.
+    pub(super) const fn received(&self) -> Received {
+        Received {
+            bytes: self.received,
+            acks: self.acks,
+        }
+    }
+
+    /// Takes what a datagram brought; gives the frames that are new. `answers`: it acknowledges a question.
+    pub(super) fn receive(
+        &mut self,
+        now: MonoTime,
+        first: u64,
+        frames: Vec<Frame>,
+        ack: u64,
+        answers: bool,
+    ) -> Vec<Frame> {
         self.received += 1;
+        self.acks += u64::from(answers);
         self.heard = now;
-        if self.pipe.acked(ack) {
+        if self.pipe.acked(ack) || answers {
             self.again = Self::patience(self.rtt);
             self.again_at = (!self.pipe.is_acked()).then(|| now.plus(self.again));
         }
         self.pipe.take(first, frames)
     }
 
+    /// When something is to be sent: what is unacknowledged again, or a keep-alive, which is acknowledged too.
+    fn due_at(&self) -> MonoTime {
+        self.again_at.unwrap_or_else(|| self.asked.plus(self.keep_alive))
+    }
+
     /// When [`due`](Self::due) is to be asked.
     pub(super) fn wake(&self) -> MonoTime {
-        let quiet = self.asked.plus(self.keep_alive).min(self.heard.plus(FROZEN_MAX));
-        self.again_at.map_or(quiet, |at| at.min(quiet))
+        self.due_at().min(self.heard.plus(FROZEN_MAX))
     }
 
     /// A datagram that is due, if any.
     pub(super) fn due(&mut self, now: MonoTime) -> Option<Body> {
-        let again = self.again_at.is_some_and(|at| now >= at);
-        if again {
+        if now < self.due_at() {
+            return None;
+        }
+        if self.again_at.is_some() {
             self.again = (self.again * 2).min(AGAIN_MAX);
             self.again_at = Some(now.plus(self.again));
         }
-        (again || now >= self.asked.plus(self.keep_alive)).then(|| self.body(now, true))
+        Some(self.body(now, true))
     }
 
     /// Whether QUIC itself gives the carrier up.

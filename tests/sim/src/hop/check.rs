@@ -1,5 +1,6 @@
 //! The invariants.
 
+use super::carrier::CarrierId;
 use super::kernel::Conn;
 use super::node::Phase;
 use super::plan::ms;
@@ -33,6 +34,9 @@ const DOUBTED_MAX: Duration = Duration::from_secs(25);
 /// H4: half a second until the old session is known to be gone, a second between knocks, half a second
 /// for one that got no answer.
 const RETURN_MAX: Duration = Duration::from_secs(2);
+/// H8: three seconds until a silence is known, a second between two dials, half of one between two of a dial's
+/// packets, and the same again where the liveness connection is to be made anew first.
+pub(super) const CARRIES_MAX: Duration = Duration::from_secs(6);
 /// H7: dials that a relay holds, of ten seconds each.
 const HANDSHAKES_MAX: usize = 256;
 
@@ -223,7 +227,27 @@ impl World<'_> {
                 gone.is_none(),
                 "H3, R-ADM-02: node {n} has a session of {since:?} whose relay's end went {gone:?} ago"
             );
+            self.check_carries(n, r, carrier, since);
         }
+    }
+
+    /// H8 for a session since `since`.
+    fn check_carries(&self, n: usize, r: usize, carrier: CarrierId, since: MonoTime) {
+        let Some(truth) = self.truths.get(&carrier).filter(|t| t.gone == [None; 2]) else {
+            return;
+        };
+        let [stopped, relay_stopped] = [Who::Node(n), Who::Relay(r)].map(|who| self.host(who).stopped);
+        let path = &self.paths[n][r];
+        let cut = path.cut_until.iter().flatten().chain(&path.gone_until);
+        let passes = cut.copied().fold(path.loss_until, MonoTime::max);
+        let read = truth.read[0].min(truth.read[1]);
+        let excuses = [passes, stopped, relay_stopped, read];
+        let from = excuses.into_iter().fold(since, MonoTime::max);
+        let late = self.now.since(from);
+        assert!(
+            late <= CARRIES_MAX + self.rtt(n, r) * 10,
+            "H8: datagrams pass between node {n} and relay {r}, and their session has had none for {late:?}"
+        );
     }
 
     /// H3: for how long an end has been gone for which its peer should know it by now.
@@ -339,9 +363,7 @@ impl World<'_> {
         if !self.stands(conn) {
             return Some("no liveness connection");
         }
-        if let Some(Phase::Waiting(_) | Phase::Dialling { .. }) =
-            self.nodes[n].links.get(&r).map(|l| &l.phase)
-        {
+        if let Some(Phase::Waiting(_) | Phase::Dialling(_)) = self.nodes[n].links.get(&r).map(|l| &l.phase) {
             return Some("the node has no session");
         }
         let Some(session) = self.session(n, r) else {

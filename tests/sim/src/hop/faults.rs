@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Seconds that a wall clock jumps at most.
 const WALL_JUMP_MAX: i64 = 1_000_000;
 
+/// Between two long absences of UDP.
+const UDP_BACK_MIN: Duration = Duration::from_secs(15);
+
 impl World<'_> {
     /// Does one of the seed's faults.
     pub(super) fn fault(&mut self) {
@@ -38,6 +41,19 @@ impl World<'_> {
             Fault::RelayVanished => self.kill_for(relay, true),
             Fault::Cut => self.cut(n, r, [true, true], until),
             Fault::UdpCut => self.cut(n, r, [true, false], until),
+            Fault::UdpGone => {
+                let until = self
+                    .now
+                    .plus(ms(self.rng.u64(4_000..=40_000)))
+                    .min(self.plan.peace_at);
+                let ways = self.rng.u8(1..4);
+                let path = &mut self.paths[n][r];
+                // One at a time: between two of them it is to be seen what has become of the session.
+                let last = path.gone_until[0].max(path.gone_until[1]);
+                if last == MonoTime(0) || last.plus(UDP_BACK_MIN) < self.now {
+                    path.gone_until = [1, 2].map(|way| if ways & way != 0 { until } else { MonoTime(0) });
+                }
+            }
             Fault::TcpCut => self.cut(n, r, [false, true], until),
             Fault::Loss => {
                 let path = &mut self.paths[n][r];
@@ -192,9 +208,12 @@ impl World<'_> {
     pub(super) fn make_peace(&mut self) {
         self.peace = true;
         self.note(format_args!("peace"));
+        let now = self.now;
         for path in self.paths.iter_mut().flatten() {
-            path.cut_until = Default::default();
-            path.loss_until = MonoTime(0);
+            let cuts = path.cut_until.iter_mut().flatten().chain(&mut path.gone_until);
+            for until in cuts.chain([&mut path.loss_until]) {
+                *until = (*until).min(now);
+            }
         }
         for node in &mut self.nodes {
             node.hurry();

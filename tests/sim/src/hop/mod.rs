@@ -18,6 +18,8 @@
 //!   [`check::PEACE_MAX`], and nothing is left of what was before (F-05).
 //! - H6: restarts are not taken for copies of an identity (R-ENR-10).
 //! - H7: what an end holds is bounded.
+//! - H8: where datagrams pass again, a session carries again within [`check::CARRIES_MAX`], or another one
+//!   in its place, however long QUIC's own probes would wait.
 
 mod carrier;
 mod check;
@@ -32,6 +34,7 @@ mod session;
 mod world;
 
 use crate::Transcript;
+use plan::Fault;
 
 /// A rule that is left out, to see that the invariants notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +53,13 @@ pub enum Mutation {
     SilentSweeps,
     /// What an end does not hear while it is stopped itself counts as silence.
     PausesCount,
+    /// Nothing is dialled beside a session whose datagrams do not pass.
+    NeverBeside,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::EpochsIgnored,
         Self::LateGoodbyes,
         Self::RestartsForgotten,
@@ -62,7 +67,22 @@ impl Mutation {
         Self::LivenessAlone,
         Self::SilentSweeps,
         Self::PausesCount,
+        Self::NeverBeside,
     ];
+
+    /// What must happen for it to be noticed, if that is rare among all that may happen.
+    const fn stage(self) -> Option<&'static [Fault]> {
+        match self {
+            Self::EpochsIgnored
+            | Self::LateGoodbyes
+            | Self::RestartsForgotten
+            | Self::QuicAlone
+            | Self::LivenessAlone
+            | Self::SilentSweeps => None,
+            Self::PausesCount => Some(&[Fault::NodeFrozen, Fault::TcpCut]),
+            Self::NeverBeside => Some(&[Fault::UdpGone]),
+        }
+    }
 }
 
 /// Runs the world of `seed` to its end.

@@ -4,7 +4,7 @@ use super::carrier::{Body, CarrierId};
 use super::plan::ms;
 use super::session::{Session, SessionEnd};
 use super::world::{Host, Input, Who, World};
-use fairlead_model::MonoTime;
+use fairlead_model::{MonoTime, RefusalCode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -44,12 +44,15 @@ pub(super) struct Node {
 pub(super) enum Phase {
     /// Until the wait of this name is over.
     Waiting(u64),
-    Dialling {
-        carrier: CarrierId,
-        number: u32,
-        since: MonoTime,
-    },
+    Dialling(Dialling),
     Session(Box<Session>),
+}
+
+/// A dial under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dialling {
+    pub(super) carrier: CarrierId,
+    since: MonoTime,
 }
 
 /// How one relay is reached.
@@ -101,7 +104,7 @@ impl Node {
     pub(super) fn stands(&self, r: usize, carrier: CarrierId) -> bool {
         match self.links.get(&r).map(|l| &l.phase) {
             Some(Phase::Session(s)) => s.end.carrier == carrier && s.conn.is_some(),
-            Some(Phase::Waiting(_) | Phase::Dialling { .. }) | None => false,
+            Some(Phase::Waiting(_) | Phase::Dialling(_)) | None => false,
         }
     }
 }
@@ -236,32 +239,61 @@ impl World<'_> {
 
     fn dial(&mut self, n: usize, r: usize) {
         let (carrier, knock, now) = (self.name(), self.name(), self.now);
-        let node = &mut self.nodes[n];
-        let number = node.sessions;
-        node.sessions += 1;
-        let Some(link) = node.links.get_mut(&r) else {
+        let Some(link) = self.link(n, r) else {
             return;
         };
-        link.phase = Phase::Dialling {
-            carrier,
-            number,
-            since: now,
-        };
+        link.phase = Phase::Dialling(Dialling { carrier, since: now });
         link.knock = knock;
         self.input_at(now, Who::Node(n), Input::Knock(r, knock));
         self.dial_again(n, r, carrier);
     }
 
+    /// Dials the relay of a session beside it.
+    pub(super) fn dial_beside(&mut self, n: usize, r: usize) {
+        let (carrier, since) = (self.name(), self.now);
+        let session = self.session(n, r).unwrap();
+        let before = session.beside.replace(Dialling { carrier, since });
+        assert!(before.is_none(), "one dial beside a session at a time");
+        self.note(format_args!(
+            "node {n}: carrier {carrier} to relay {r} is dialled beside the session"
+        ));
+        self.dial_again(n, r, carrier);
+    }
+
+    pub(super) fn give_up_beside(&mut self, n: usize, r: usize) {
+        // It may have come to its end just now.
+        if let Some(dial) = self.session(n, r).and_then(|s| s.beside.take()) {
+            self.say_close(n, r, dial.carrier);
+        }
+    }
+
+    pub(super) fn say_close(&mut self, n: usize, r: usize, carrier: CarrierId) {
+        let close = Body::Close(RefusalCode::ShuttingDown);
+        self.say(Who::Node(n), Who::Relay(r), carrier, close);
+    }
+
+    /// The dial under way to a relay, for a session or beside one.
+    fn dialling(&mut self, n: usize, r: usize) -> Option<Dialling> {
+        match &self.link(n, r)?.phase {
+            Phase::Dialling(dial) => Some(*dial),
+            Phase::Session(session) => session.beside,
+            Phase::Waiting(_) => None,
+        }
+    }
+
     fn dial_again(&mut self, n: usize, r: usize, of: CarrierId) {
         let now = self.now;
-        let Some(Phase::Dialling { carrier, since, .. }) = self.link(n, r).map(|l| &l.phase) else {
+        let Some(dial) = self.dialling(n, r).filter(|dial| dial.carrier == of) else {
             return;
         };
-        if *carrier != of {
-            return;
-        }
-        if now >= since.plus(DIAL_MAX) {
-            self.wait(n, r, None);
+        if now >= dial.since.plus(DIAL_MAX) {
+            match self.session(n, r) {
+                Some(session) => {
+                    session.beside = None;
+                    self.after_live(n, r, |live, now| live.beside_failed(now));
+                }
+                None => self.wait(n, r, None),
+            }
             return;
         }
         self.say(Who::Node(n), Who::Relay(r), of, Body::Initial);
@@ -269,14 +301,24 @@ impl World<'_> {
     }
 
     pub(super) fn dialled(&mut self, n: usize, r: usize, of: CarrierId, relay_run: u64) {
-        match self.link(n, r).map(|l| &l.phase) {
-            Some(Phase::Dialling { carrier, number, .. }) if *carrier == of => {
-                let number = *number;
-                self.link(n, r).unwrap().knock = 0;
-                self.carrier_up(n, r, of, number, relay_run);
-            }
-            Some(Phase::Dialling { .. } | Phase::Waiting(_) | Phase::Session(_)) | None => {}
+        if self.dialling(n, r).is_none_or(|dial| dial.carrier != of) {
+            return;
         }
+        if let Some(session) = self.session(n, r) {
+            session.beside = None;
+            let mut takes = false;
+            self.after_live(n, r, |live, now| takes = live.beside_up(now));
+            if !takes {
+                self.say_close(n, r, of);
+                return;
+            }
+            self.end_session(n, r, SessionEnd::Overtaken);
+        }
+        let node = &mut self.nodes[n];
+        let number = node.sessions;
+        node.sessions += 1;
+        self.link(n, r).unwrap().knock = 0;
+        self.carrier_up(n, r, of, number, relay_run);
     }
 
     /// The next dial comes after `wait`, or after a while that grows.

@@ -28,6 +28,8 @@ pub(super) enum Fault {
     Cut,
     /// UDP does not pass for a while, one way or both.
     UdpCut,
+    /// UDP does not pass for so long that QUIC's own probes become rare, one way or both, whatever else happens.
+    UdpGone,
     /// TCP does not pass for a while, one way or both.
     TcpCut,
     /// Packets are lost for a while.
@@ -53,7 +55,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::NodeKilled,
         Self::NodeRestarts,
         Self::NodeFrozen,
@@ -63,6 +65,7 @@ impl Fault {
         Self::RelayVanished,
         Self::Cut,
         Self::UdpCut,
+        Self::UdpGone,
         Self::TcpCut,
         Self::Loss,
         Self::Flapping,
@@ -89,6 +92,8 @@ pub(super) struct Plan {
     /// Datagrams in a thousand that come twice, the second much later.
     pub(super) doubled: u32,
     pub(super) faults: Vec<Fault>,
+    /// Carriers carry much beside what is modelled.
+    pub(super) laden: bool,
     pub(super) fault_every_ms: u64,
     /// How long a policy takes to its receivers at most.
     pub(super) policy_ms_max: u64,
@@ -101,7 +106,8 @@ pub(super) fn ms(n: u64) -> Duration {
 }
 
 impl Plan {
-    pub(super) fn draw(rng: &mut fastrand::Rng) -> Self {
+    /// `stage`: nothing else is done to the world.
+    pub(super) fn draw(rng: &mut fastrand::Rng, stage: Option<&[Fault]>) -> Self {
         let (nodes, relays) = (rng.usize(1..=3), rng.usize(1..=3));
         let path_us_max = [300, 2_000, 20_000, 100_000][rng.usize(0..4)];
         let latency = (0..nodes)
@@ -111,10 +117,8 @@ impl Plan {
             })
             .collect();
         let share = rng.usize(1..=4);
-        let faults = Fault::ALL
-            .into_iter()
-            .filter(|_| rng.usize(0..4) < share)
-            .collect();
+        let drawn = Fault::ALL.into_iter().filter(|_| rng.usize(0..4) < share);
+        let faults = stage.map_or_else(|| drawn.collect(), <[Fault]>::to_vec);
         Self {
             nodes,
             relays,
@@ -124,6 +128,7 @@ impl Plan {
             jitter_us: [0, 100, 3_000, 30_000][rng.usize(0..4)],
             doubled: [0, 0, 20, 200][rng.usize(0..4)],
             faults,
+            laden: rng.bool(),
             fault_every_ms: [100, 700, 3_000][rng.usize(0..3)],
             policy_ms_max: [10, 500, 4_000][rng.usize(0..3)],
             start_ms_min: [20, 200, 2_000][rng.usize(0..3)],

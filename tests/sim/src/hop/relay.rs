@@ -226,6 +226,7 @@ impl World<'_> {
                     frames,
                     ack,
                     asks,
+                    answers,
                 },
                 known,
             ) => {
@@ -240,7 +241,7 @@ impl World<'_> {
                     .get_mut(&number)
                     .unwrap()
                     .end
-                    .receive(now, first, frames, ack);
+                    .receive(now, first, frames, ack, answers);
                 for frame in fresh {
                     self.relay_frame(r, number, frame);
                 }
@@ -269,11 +270,12 @@ impl World<'_> {
         }
         let rtt = self.rtt(node, r);
         let run = self.relays[r].host.run;
+        let laden = self.plan.laden;
         let relay = &mut self.relays[r];
         let session = RelaySession {
             node,
             node_run,
-            end: End::new(carrier, KEEP_ALIVE, rtt, now),
+            end: End::new(carrier, KEEP_ALIVE, laden, rtt, now),
             control: RelayControl::new(RelayId::from_bytes([r as u8 + 1; 16]), boot_id(run), 100),
             live: RelayLiveness::new(1, now),
             conn: None,
@@ -441,7 +443,7 @@ impl World<'_> {
             return;
         };
         if session.timer.fires(now) {
-            let (received, rtt) = (session.end.received, session.end.rtt);
+            let (received, rtt) = (session.end.received().bytes, session.end.rtt);
             if mutation == Some(Mutation::PausesCount) {
                 missed.for_each(|at| session.live.datagrams(received, rtt, at));
             }
@@ -467,7 +469,9 @@ impl World<'_> {
             (LiveInput::Ended(cause), Some(number)) => {
                 let session = self.relays[r].sessions.get_mut(&number).unwrap();
                 session.conn = None;
-                session.live.datagrams(session.end.received, session.end.rtt, now);
+                session
+                    .live
+                    .datagrams(session.end.received().bytes, session.end.rtt, now);
                 session.live.lost(cause, now);
                 self.live_close(id, 1);
                 self.note(format_args!(
@@ -500,7 +504,9 @@ impl World<'_> {
             return;
         };
         let before = session.conn.replace(id);
-        session.live.datagrams(session.end.received, session.end.rtt, now);
+        session
+            .live
+            .datagrams(session.end.received().bytes, session.end.rtt, now);
         if self.mutation != Some(Mutation::QuicAlone) {
             session.live.bound();
         }
@@ -534,7 +540,7 @@ impl World<'_> {
             news = true;
         }
         let (carrier, node) = (session.end.carrier, session.node);
-        let body = news.then(|| session.end.body(now, true));
+        let body = if news { session.end.news(now) } else { None };
         let (wake, look) = (session.end.wake(), session.live.poll_timeout(now));
         if let Some(body) = body {
             self.say(Who::Relay(r), Who::Node(node), carrier, body);

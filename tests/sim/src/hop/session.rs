@@ -3,7 +3,7 @@
 use super::Mutation;
 use super::carrier::{Body, CarrierId, Datagram, End};
 use super::kernel::{ConnId, LiveInput};
-use super::node::Phase;
+use super::node::{Dialling, Phase};
 use super::plan::ms;
 use super::world::{Input, Timer, Truth, Who, World};
 use fairlead_hop::liveness::{
@@ -24,6 +24,8 @@ pub(super) struct Session {
     /// The liveness connection that stands.
     pub(super) conn: Option<ConnId>,
     attempt: Option<ConnId>,
+    /// The dial beside it.
+    pub(super) beside: Option<Dialling>,
     control_timer: Timer,
     live_timer: Timer,
     pub(super) since: MonoTime,
@@ -39,6 +41,8 @@ pub(super) enum SessionEnd {
     /// The relay said so.
     Closed(RefusalCode),
     Dead(Death),
+    /// Another carrier has taken its place.
+    Overtaken,
     /// The machine found a fault.
     Fault,
     /// The relay left the policy, the daemon stops, or the simulator wants it.
@@ -53,7 +57,7 @@ impl World<'_> {
     pub(super) fn session(&mut self, n: usize, r: usize) -> Option<&mut Session> {
         match &mut self.nodes[n].links.get_mut(&r)?.phase {
             Phase::Session(session) => Some(session),
-            Phase::Waiting(_) | Phase::Dialling { .. } => None,
+            Phase::Waiting(_) | Phase::Dialling(_) => None,
         }
     }
 
@@ -74,12 +78,13 @@ impl World<'_> {
             software: String::new(),
         };
         let session = Session {
-            end: End::new(carrier, NODE_KEEP_ALIVE, self.rtt(n, r), now),
+            end: End::new(carrier, NODE_KEEP_ALIVE, self.plan.laden, self.rtt(n, r), now),
             id,
             control: NodeControl::new(config, now),
             live: None,
             conn: None,
             attempt: None,
+            beside: None,
             control_timer: Timer::default(),
             live_timer: Timer::default(),
             since: now,
@@ -131,11 +136,12 @@ impl World<'_> {
                 frames,
                 ack,
                 asks,
+                answers,
             } => {
                 self.read(carrier, 0);
                 let session = self.session(n, r).unwrap();
                 let leaving = session.leaving;
-                for frame in session.end.receive(now, first, frames, ack) {
+                for frame in session.end.receive(now, first, frames, ack, answers) {
                     // One that says goodbye listens no more.
                     if !leaving && session.control.handle_frame(frame, now).is_err() {
                         self.end_session(n, r, SessionEnd::Fault);
@@ -216,7 +222,7 @@ impl World<'_> {
             return;
         }
         if let Some(live) = &mut session.live {
-            let (received, rtt) = (session.end.received, session.end.rtt);
+            let (received, rtt) = (session.end.received(), session.end.rtt);
             if mutation == Some(Mutation::PausesCount) {
                 missed.for_each(|at| live.datagrams(received, rtt, at));
             }
@@ -239,8 +245,10 @@ impl World<'_> {
                 news = true;
             }
             if news {
-                let (carrier, body) = (session.end.carrier, session.end.body(now, true));
-                self.say(Who::Node(n), Who::Relay(r), carrier, body);
+                let carrier = session.end.carrier;
+                if let Some(body) = session.end.news(now) {
+                    self.say(Who::Node(n), Who::Relay(r), carrier, body);
+                }
                 continue;
             }
             if let Some(event) = session.control.poll_event() {
@@ -259,6 +267,9 @@ impl World<'_> {
                     self.input_at(now.plus(limit), Who::Node(n), Input::Attempt(conn));
                 }
                 NodeAction::OnlyQuic => {}
+                NodeAction::DialBeside if self.mutation == Some(Mutation::NeverBeside) => {}
+                NodeAction::DialBeside => self.dial_beside(n, r),
+                NodeAction::GiveUpBeside => self.give_up_beside(n, r),
                 NodeAction::Dead(death) => {
                     self.check_node_verdict(n, r, death);
                     self.end_session(n, r, SessionEnd::Dead(death));
@@ -290,7 +301,7 @@ impl World<'_> {
         match event {
             NodeEvent::Established { relay_boot, .. } => {
                 let session = self.session(n, r).unwrap();
-                session.live = Some(NodeLiveness::new(relay_boot, session.end.received, now));
+                session.live = Some(NodeLiveness::new(relay_boot, session.end.received(), now));
                 self.nodes[n].links.get_mut(&r).unwrap().established();
                 self.note(format_args!("node {n}: established at relay {r}"));
             }
@@ -325,7 +336,7 @@ impl World<'_> {
             return;
         };
         let Some(live) = &mut session.live else { return };
-        live.datagrams(session.end.received, session.end.rtt, now);
+        live.datagrams(session.end.received(), session.end.rtt, now);
         let is_attempt = session.attempt == Some(id);
         match input {
             LiveInput::Taken => {
@@ -380,6 +391,16 @@ impl World<'_> {
         self.settle_node(n, r);
     }
 
+    /// An input of the verdict's machine, and what follows.
+    pub(super) fn after_live(&mut self, n: usize, r: usize, input: impl FnOnce(&mut NodeLiveness, MonoTime)) {
+        let now = self.now;
+        let session = self.session(n, r).unwrap();
+        let live = session.live.as_mut().unwrap();
+        live.datagrams(session.end.received(), session.end.rtt, now);
+        input(live, now);
+        self.settle_node(n, r);
+    }
+
     fn link_of_conn(&mut self, n: usize, id: ConnId) -> Option<usize> {
         (0..self.plan.relays).find(|r| {
             self.session(n, *r)
@@ -392,7 +413,7 @@ impl World<'_> {
         let session = self.session(n, r).unwrap();
         let conn = session.attempt.take();
         let live = session.live.as_mut().unwrap();
-        live.datagrams(session.end.received, session.end.rtt, now);
+        live.datagrams(session.end.received(), session.end.rtt, now);
         live.attempt_failed(failure, now);
         if let Some(conn) = conn {
             self.live_close(conn, 0);
@@ -433,7 +454,7 @@ impl World<'_> {
         let left = self.live_unanswered(id, 0);
         let session = self.session(n, r).unwrap();
         if let Some(live) = &mut session.live {
-            live.datagrams(session.end.received, session.end.rtt, now);
+            live.datagrams(session.end.received(), session.end.rtt, now);
             live.pings(left);
         }
         self.input_at(now.plus(PING_INTERVAL), Who::Node(n), Input::PingTick(id));
@@ -445,13 +466,11 @@ impl World<'_> {
         let Some(session) = self.session(n, r) else { return };
         let (carrier, established) = (session.end.carrier, session.live.is_some());
         let conns = [session.conn, session.attempt];
+        let beside = session.beside.map(|dial| dial.carrier);
         self.note(format_args!("node {n}: session at relay {r} over: {why:?}"));
-        self.say(
-            Who::Node(n),
-            Who::Relay(r),
-            carrier,
-            Body::Close(RefusalCode::ShuttingDown),
-        );
+        for carrier in [Some(carrier), beside].into_iter().flatten() {
+            self.say_close(n, r, carrier);
+        }
         self.end_gone(carrier, 0);
         for conn in conns.into_iter().flatten() {
             self.live_close(conn, 0);

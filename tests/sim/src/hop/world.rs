@@ -140,6 +140,8 @@ impl Host {
 #[derive(Debug, Default)]
 pub(super) struct Path {
     pub(super) cut_until: [[MonoTime; 2]; 2],
+    /// The same for UDP alone, which no other cut shortens.
+    pub(super) gone_until: [MonoTime; 2],
     pub(super) loss_until: MonoTime,
     /// In a thousand.
     pub(super) loss: u32,
@@ -186,7 +188,7 @@ pub(super) struct World<'t> {
 impl<'t> World<'t> {
     pub(super) fn new(seed: u64, mutation: Option<Mutation>, transcript: &'t mut Transcript) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let plan = Plan::draw(&mut rng);
+        let plan = Plan::draw(&mut rng, mutation.and_then(Mutation::stage));
         let policy = Rc::new(Policy::draw(&mut rng, plan.nodes, plan.relays, plan.endpoints));
         let host = || Host {
             up: true,
@@ -309,7 +311,9 @@ impl<'t> World<'t> {
         let jitter = Duration::from_micros(self.rng.u64(0..=self.plan.jitter_us));
         let at = self.now.plus(self.plan.latency[node][relay] + jitter);
         let path = &mut self.paths[node][relay];
-        let cut = path.cut_until[usize::from(!to_relay)][usize::from(tcp)] > self.now;
+        let way = usize::from(!to_relay);
+        let gone = !tcp && path.gone_until[way] > self.now;
+        let cut = gone || path.cut_until[way][usize::from(tcp)] > self.now;
         let lossy = path.loss_until > self.now && self.rng.u32(0..1000) < path.loss;
         if cut || lossy {
             path.disturbed = self.now;

@@ -1,5 +1,6 @@
 //! The node's verdict on a relay.
 
+use super::beside::{Beside, LOST_AFTER, Path, Wish};
 use super::heard::Heard;
 use super::message::BindRefusal;
 use super::{AttemptFailure, Death, KEEP_ALIVE, LOOK_EVERY, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
@@ -33,9 +34,7 @@ const WARN_AFTER: u32 = 3;
 /// QUIC's silence from which on the relay is doubted: two keep-alives.
 const DOUBT_AFTER: Duration = Duration::from_secs(2);
 const _: () = assert!(DOUBT_AFTER.as_millis() == 2 * KEEP_ALIVE.as_millis());
-/// QUIC's silence from which on another connection is tried beside a session whose relay lives.
-const LOST_PATH_AFTER: Duration = Duration::from_secs(3);
-const _: () = assert!(LOST_PATH_AFTER.as_millis() > DOUBT_AFTER.as_millis());
+const _: () = assert!(LOST_AFTER.as_millis() > DOUBT_AFTER.as_millis());
 /// Unanswered pings of the liveness connection from which on the relay is doubted.
 const DOUBT_AFTER_PINGS: u32 = 2;
 
@@ -61,6 +60,16 @@ impl Doubt {
     }
 }
 
+/// What QUIC has received on a session's connection since it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Received {
+    /// Bytes of datagrams.
+    pub bytes: u64,
+    /// ACK frames. Keep-alives are acknowledged too, so that a way to the relay that is open brings some each
+    /// second.
+    pub acks: u64,
+}
+
 /// What the node's loop is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeAction {
@@ -71,6 +80,10 @@ pub enum NodeAction {
     Connect(Duration),
     /// Log once that QUIC alone decides.
     OnlyQuic,
+    /// Make another QUIC connection to the relay beside the session's, and report what became of it.
+    DialBeside,
+    /// Give that up.
+    GiveUpBeside,
     /// End the session.
     Dead(Death),
 }
@@ -78,16 +91,12 @@ pub enum NodeAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// No connection has stood, or none can be made: QUIC alone decides.
-    OnlyQuic {
-        failures: u32,
-        next: Next,
-    },
+    OnlyQuic { failures: u32, next: Next },
     /// The connection stands.
-    Held {
-        unanswered: u32,
-    },
+    Held { unanswered: u32 },
     /// It was lost; not known yet what that means.
     Broken(Round),
+    /// The session is over.
     Dead,
 }
 
@@ -122,11 +131,13 @@ enum Attempt {
 /// The node's end, as a machine, for one hop session that is established.
 ///
 /// **Inputs:** what becomes of connections ([`bound`](Self::bound), [`refused`](Self::refused),
-/// [`attempt_failed`](Self::attempt_failed), [`lost`](Self::lost), [`pings`](Self::pings)), how
+/// [`attempt_failed`](Self::attempt_failed), [`lost`](Self::lost), [`pings`](Self::pings)) and of dials
+/// beside the session ([`beside_up`](Self::beside_up), [`beside_failed`](Self::beside_failed)), how
 /// much QUIC has received ([`datagrams`](Self::datagrams), before every other input), and
 /// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout). **Outputs:**
 /// [`poll_action`](Self::poll_action), drained after every input, and [`doubt`](Self::doubt). At
-/// most one attempt runs at a time. After [`NodeAction::Dead`] nothing more comes.
+/// most one attempt and one dial run at a time. After [`NodeAction::Dead`], and once another connection has
+/// taken the session's place, nothing more comes.
 #[derive(Debug)]
 pub struct NodeLiveness {
     relay_boot: ProcessBootId,
@@ -134,6 +145,7 @@ pub struct NodeLiveness {
     heard: Heard,
     /// When QUIC last heard that something of this end has arrived.
     arrived: Heard,
+    beside: Beside,
     rtt: Duration,
     warned: bool,
     actions: VecDeque<NodeAction>,
@@ -143,15 +155,16 @@ impl NodeLiveness {
     /// A session with this run of the relay's worker, which was heard at `now`. The first action
     /// is to connect.
     #[must_use]
-    pub fn new(relay_boot: ProcessBootId, received_bytes: u64, now: MonoTime) -> Self {
+    pub fn new(relay_boot: ProcessBootId, received: Received, now: MonoTime) -> Self {
         Self {
             relay_boot,
             state: State::OnlyQuic {
                 failures: 0,
                 next: Next::Running,
             },
-            heard: Heard::new(received_bytes, now),
-            arrived: Heard::new(0, now),
+            heard: Heard::new(received.bytes, now),
+            arrived: Heard::new(received.acks, now),
+            beside: Beside::new(now),
             rtt: Duration::ZERO,
             warned: false,
             actions: VecDeque::from([NodeAction::Connect(ATTEMPT_CALM)]),
@@ -187,46 +200,58 @@ impl NodeLiveness {
         }
     }
 
-    /// Whether the relay seems to live while QUIC brings nothing, or nothing of this end's arrives there:
-    /// datagrams do not pass, or did not for a while. Then another connection is worth trying beside this one,
-    /// whose own probes come ever more rarely: their timeout doubles with each that is lost (RFC 9002, section
-    /// 6.2.1), so that after half a minute without UDP the next one is half a minute away.
-    #[must_use]
-    pub fn is_path_lost(&self, now: MonoTime) -> bool {
+    /// Whether the session's datagrams pass, both ways, at a relay that lives.
+    fn path(&self, now: MonoTime) -> Path {
         let ways = [&self.heard, &self.arrived];
-        self.seems_alive() && ways.iter().any(|way| way.is_silent(LOST_PATH_AFTER, now))
-    }
-
-    /// Whether the relay's process answers, as far as anything but QUIC tells.
-    #[must_use]
-    pub const fn seems_alive(&self) -> bool {
-        match self.state {
-            State::OnlyQuic { .. } => true,
-            State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
-            State::Broken(_) | State::Dead => false,
+        Path {
+            alive: match self.state {
+                State::OnlyQuic { .. } => true,
+                State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
+                State::Broken(_) | State::Dead => false,
+            },
+            silent: ways.iter().any(|way| way.is_silent(LOST_AFTER, now)),
         }
     }
 
-    /// ACK frames that QUIC has received so far. Keep-alives are acknowledged too, so that a way to the relay
-    /// that is open brings some each second.
-    pub fn acknowledgements(&mut self, received: u64, now: MonoTime) {
-        self.arrived.look(received, now);
-    }
-
-    /// Bytes that QUIC has received so far, and its round trip.
-    pub fn datagrams(&mut self, received_bytes: u64, rtt: Duration, now: MonoTime) {
+    /// What QUIC has received so far, and its round trip.
+    pub fn datagrams(&mut self, received: Received, rtt: Duration, now: MonoTime) {
         self.rtt = rtt;
-        let look = self.heard.look(received_bytes, now);
+        let look = self.heard.look(received.bytes, now);
+        self.arrived.look(received.acks, now);
         if let State::Broken(round) = &mut self.state {
             round.began = round.began.plus(look.paused);
-            if !look.news {
-                return;
-            }
-            round.answered = true;
-            if let Attempt::Failed(_) = round.attempt {
-                self.contradicted(now);
+            if look.news {
+                round.answered = true;
+                if let Attempt::Failed(_) = round.attempt {
+                    self.contradicted(now);
+                }
             }
         }
+        if self.state != State::Dead {
+            let action = self.beside.look(self.path(now), now).map(|wish| match wish {
+                Wish::Dial => NodeAction::DialBeside,
+                Wish::GiveUp => NodeAction::GiveUpBeside,
+            });
+            self.actions.extend(action);
+        }
+    }
+
+    /// The dial beside the session came to nothing.
+    pub fn beside_failed(&mut self, now: MonoTime) {
+        self.beside.failed(now);
+    }
+
+    /// The connection beside the session stands. Whether it takes the session's place, which is over then;
+    /// otherwise it is not wanted any more.
+    #[must_use]
+    pub fn beside_up(&mut self, now: MonoTime) -> bool {
+        let path = self.path(now);
+        let takes = self.beside.up(path, now);
+        if takes {
+            self.state = State::Dead;
+            self.actions.clear();
+        }
+        takes
     }
 
     /// The relay answered that it holds the session.

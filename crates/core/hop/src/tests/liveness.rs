@@ -2,7 +2,7 @@
 
 use crate::liveness::{
     AttemptFailure, BindRefusal, Death, Doubt, LiveMessage, LostCause, MESSAGE_LEN, NodeAction, NodeLiveness,
-    RelayAction, RelayLiveness,
+    Received, RelayAction, RelayLiveness,
 };
 use fairlead_model::{MonoTime, ProcessBootId, SessionId};
 use proptest::prelude::*;
@@ -19,8 +19,7 @@ fn ms(ms: u64) -> MonoTime {
 /// A node's machine that is driven as its loop does: time passes up to each input.
 struct Node {
     machine: NodeLiveness,
-    received: u64,
-    acks: u64,
+    received: Received,
     at: u64,
     done: Vec<(u64, NodeAction)>,
 }
@@ -28,9 +27,8 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let mut node = Self {
-            machine: NodeLiveness::new(BOOT, 0, ms(0)),
-            received: 0,
-            acks: 0,
+            machine: NodeLiveness::new(BOOT, Received::default(), ms(0)),
+            received: Received::default(),
             at: 0,
             done: Vec::new(),
         };
@@ -59,7 +57,6 @@ impl Node {
             }
             self.at = u64::try_from(due.since(ms(0)).as_millis()).unwrap();
             self.machine.datagrams(self.received, RTT, due);
-            self.machine.acknowledgements(self.acks, due);
             self.machine.handle_timeout(due);
             self.drain();
         }
@@ -76,14 +73,13 @@ impl Node {
     }
 
     fn datagram(&mut self) -> &mut Self {
-        self.received += 100;
+        self.received.bytes += 100;
         self.input(|_, _| ())
     }
 
     /// A datagram with an acknowledgement.
     fn acknowledged(&mut self) -> &mut Self {
-        self.acks += 1;
-        self.machine.acknowledgements(self.acks, ms(self.at));
+        self.received.acks += 1;
         self.datagram()
     }
 
@@ -98,7 +94,11 @@ impl Node {
     fn death(&self) -> Option<(u64, Death)> {
         self.done.iter().find_map(|(at, action)| match action {
             NodeAction::Dead(death) => Some((*at, *death)),
-            NodeAction::Probe | NodeAction::Connect(_) | NodeAction::OnlyQuic => None,
+            NodeAction::Probe
+            | NodeAction::Connect(_)
+            | NodeAction::OnlyQuic
+            | NodeAction::DialBeside
+            | NodeAction::GiveUpBeside => None,
         })
     }
 
@@ -109,13 +109,36 @@ impl Node {
     fn doubt(&self) -> Doubt {
         self.machine.doubt(ms(self.at))
     }
+
+    /// What was wanted of a connection beside the session since this was last asked, and when, to the 250 ms
+    /// between two looks.
+    fn beside(&mut self) -> Vec<(u64, NodeAction)> {
+        let of = |action: &NodeAction| matches!(action, NodeAction::DialBeside | NodeAction::GiveUpBeside);
+        std::mem::take(&mut self.done)
+            .into_iter()
+            .filter(|(_, action)| of(action))
+            .map(|(at, action)| (at / 250 * 250, action))
+            .collect()
+    }
+
+    /// The dial beside the session stands. Whether it takes the session's place.
+    fn beside_up(&mut self) -> bool {
+        let mut takes = false;
+        self.input(|m, now| takes = m.beside_up(now));
+        takes
+    }
 }
 
 /// A killed worker: the end of its connection, a refused attempt, a probe's silence.
 #[test]
 fn a_killed_relay_is_known_within_milliseconds() {
     let mut node = Node::held();
-    node.until(5000).datagram().until(5100).lost(LostCause::Closed);
+    node.until(2500)
+        .acknowledged()
+        .until(5000)
+        .acknowledged()
+        .until(5100);
+    node.lost(LostCause::Closed);
     assert!(matches!(
         node.done[..],
         [(5100, NodeAction::Probe), (5100, NodeAction::Connect(_))]
@@ -184,35 +207,80 @@ fn a_frozen_relay_is_doubted_and_not_dead() {
     }
 }
 
-/// Where TCP passes and UDP does not, another connection is tried beside the session, until something comes;
-/// not at a relay whose process does not answer on the connection either.
+/// Where TCP passes and UDP does not, another connection is tried beside the session, again a second after each
+/// that fails, until something passes both ways.
 #[test]
 fn a_path_that_brings_nothing_is_tried_beside() {
+    let dial = |at| vec![(at, NodeAction::DialBeside)];
     let mut node = Node::held();
-    let lost = |node: &Node| node.machine.is_path_lost(ms(node.at));
     node.until(1000).acknowledged().until(3999);
-    assert!(!lost(&node));
-    node.until(4000);
-    assert!(lost(&node));
-    node.input(|m, _| m.pings(2));
-    assert!(!lost(&node) && !node.machine.seems_alive(), "frozen");
-    node.input(|m, _| m.pings(1));
-    assert!(lost(&node));
-    node.acknowledged();
-    assert!(!lost(&node));
+    assert_eq!(node.beside(), []);
+    node.until(8000);
+    assert_eq!(node.beside(), dial(4000), "one at a time");
+    node.input(|m, now| m.beside_failed(now)).until(8999);
+    assert_eq!(node.beside(), []);
+    node.until(9250);
+    assert_eq!(node.beside(), dial(9000));
+    assert!(node.beside_up(), "it brings what the session does not");
+    node.until(60_000).lost(LostCause::Closed);
+    assert_eq!(
+        (node.done.len(), node.machine.poll_timeout(ms(60_000))),
+        (0, None),
+        "the session is over"
+    );
+
     // It is heard, and hears nothing: the way there is cut alone.
-    for second in 5..8 {
+    let mut node = Node::held();
+    node.until(1000).acknowledged();
+    for second in 2..7 {
         node.until(second * 1000).datagram();
     }
-    assert!(lost(&node));
-    node.acknowledged();
-    assert!(!lost(&node));
+    assert_eq!(node.beside(), dial(4000));
+    // Also where it is acknowledged again: what the relay sends may wait for its own probes.
+    assert!(node.acknowledged().beside_up());
+
     // Its own pause is no silence of the relay's (F-06).
+    let mut node = Node::held();
+    node.until(1000).acknowledged();
     node.at = 60_000;
-    node.input(|m, now| m.acknowledgements(4, now));
-    assert!(!lost(&node));
-    node.lost(LostCause::Closed).until(64_000);
-    assert!(!lost(&node), "whether it lives is being found out");
+    node.input(|_, _| ()).until(61_000).acknowledged().until(62_000);
+    assert_eq!(node.beside(), []);
+    node.lost(LostCause::Closed).until(66_000);
+    assert_eq!(node.beside(), [], "whether it lives is being found out");
+}
+
+/// F-06: a relay whose process stands still keeps its session, and has it when it goes on, whatever was dialled
+/// beside it meanwhile; where UDP does not come back with it, another connection takes its place after all.
+#[test]
+fn a_frozen_relay_keeps_its_session() {
+    let frozen = || {
+        let mut node = Node::held();
+        // Busy for three seconds, then known to be frozen.
+        node.until(1000).acknowledged().until(4500);
+        node.input(|m, _| m.pings(2)).until(5000);
+        let wanted = [(4000, NodeAction::DialBeside), (4750, NodeAction::GiveUpBeside)];
+        assert_eq!(node.beside(), wanted);
+        node.until(20_000);
+        assert_eq!(node.beside(), []);
+        node
+    };
+    assert!(!frozen().beside_up(), "it was given up");
+    // It goes on and is silent yet: dialled, and not wanted as soon as the session is heard.
+    let mut node = frozen();
+    node.input(|m, _| m.pings(0)).until(20_250);
+    assert_eq!(node.beside(), [(20_250, NodeAction::DialBeside)]);
+    assert!(!node.acknowledged().beside_up());
+    node.until(21_000).acknowledged();
+    // The next silence is another one.
+    for second in 22..25 {
+        node.until(second * 1000).datagram();
+    }
+    assert_eq!(node.beside(), [(24_000, NodeAction::DialBeside)]);
+    assert!(node.acknowledged().beside_up());
+    // It goes on, and UDP is gone.
+    let mut node = frozen();
+    node.input(|m, _| m.pings(0)).until(21_000);
+    assert!(node.beside_up());
 }
 
 /// R-ADM-02: a vanished host is dead as soon as its kernel's silence is known, if QUIC agrees.
