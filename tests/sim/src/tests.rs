@@ -91,12 +91,14 @@ fn hop_sessions_that_once_failed() {
 /// - 60040000, 71014772, 71019407: a relay's host came back, its next process was stopped and went with the
 ///   host: for the node the same as a busy one, whose attempts have their time (H3);
 /// - 75063777: what came during a pause that is too short to be noticed counted as heard (H2);
+/// - 164724907345260: a node's host vanished and was back before its relay knew, which then waited as for any
+///   that is lost (H3);
 /// - 74040141: a policy had come in the moment of the look, and its node had not had its turn (H7).
 #[test]
 fn hop_sessions_that_the_checks_once_misjudged() {
     all(WorldKind::Hop, [50_003_486, 50_028_668]);
     all(WorldKind::Hop, [60_040_000, 71_014_772, 71_019_407]);
-    all(WorldKind::Hop, [75_063_777, 74_040_141]);
+    all(WorldKind::Hop, [75_063_777, 74_040_141, 164_724_907_345_260]);
 }
 
 /// Each rule that is left out is noticed. Two of them stand for what the simulator has found:

@@ -24,6 +24,9 @@ const SILENCE_MIN: Duration = Duration::from_millis(1_900);
 /// H3: a dead end whose liveness connection stood (R-ADM-02: 3.5 s, measured 3.9 s), with the
 /// simulator's own looks.
 const DEAD_MAX: Duration = Duration::from_millis(4_600);
+/// H3 at a relay whose node's host was back just before its silence was known (3.5 s): it ends the connection
+/// of the process that went with it, and the relay waits for an answer by QUIC for two seconds from there.
+const BACK_MAX: Duration = Duration::from_millis(6_100);
 /// H3 at a node whose relay's host went again while its next process was stopped: an attempt that the
 /// host has taken is given up after 3 s, the next comes after a second and has 2.5 s in calm, and only
 /// then one in a hurry kills (0.3 s); with the looks.
@@ -260,6 +263,7 @@ impl World<'_> {
         let stopped = [Who::Node(n), Who::Relay(r)].map(|who| self.host(who).stopped);
         let limit = match truth.stood[side] {
             true if side == 1 && self.relays[r].host.mute > gone => MUTE_MAX,
+            true if side == 0 && self.nodes[n].host.started > gone => BACK_MAX,
             true => stood,
             false => else_,
         };

@@ -115,9 +115,11 @@ impl World<'_> {
             return;
         }
         let run = self.name();
+        let now = self.now;
         let host = self.host_mut(who);
         host.up = true;
         host.run = run;
+        host.started = now;
         host.frozen_until = MonoTime(0);
         host.deaf_until = MonoTime(0);
         self.note(format_args!("{who:?} starts: run {run}"));

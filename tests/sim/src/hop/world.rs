@@ -120,6 +120,8 @@ pub(super) struct Host {
     pub(super) stopped: MonoTime,
     /// When it last went with a stopped process, which has taken connections and said nothing on them.
     pub(super) mute: MonoTime,
+    /// When its process has started.
+    pub(super) started: MonoTime,
     pub(super) policy: Rc<Policy>,
 }
 
@@ -198,6 +200,7 @@ impl<'t> World<'t> {
             deaf_until: MonoTime(0),
             stopped: MonoTime(0),
             mute: MonoTime(0),
+            started: MonoTime(0),
             policy: Rc::clone(&policy),
         };
         let paths = (0..plan.nodes).map(|_| (0..plan.relays).map(|_| Path::default()).collect());
