@@ -45,6 +45,11 @@ export async function call(method, path, body) {
   return value;
 }
 
+/** A relay's worker, where its numbers are of this moment. */
+export function living(relay) {
+  return relay?.state === "offline" ? null : relay?.worker;
+}
+
 /** Everything that is shown. */
 class Store {
   constructor() {
@@ -157,7 +162,7 @@ class Store {
   /** Bytes per second of a relay. Workers report each 2 s, so what has changed since the last
       event has changed since then at most. */
   measure(id, relay) {
-    const worker = relay?.worker;
+    const worker = living(relay);
     if (!worker) {
       this.rates.delete(id);
       return;

@@ -1,7 +1,7 @@
 // The pages. Each is made whole from what is known; what has not changed stays as it is on screen.
 
 import { h, icon, spark } from "./dom.js";
-import { call, store } from "./live.js";
+import { call, living, store } from "./live.js";
 import { bytes, clock, many, names, number, rate, version, when } from "./words.js";
 
 /** Rows that are drawn; a filter narrows larger lists. */
@@ -27,7 +27,7 @@ function troubles(kind) {
 
 function overview() {
   const { status } = store;
-  const tunnels = store.relays().reduce((sum, relay) => sum + (relay.worker?.live_tunnels ?? 0), 0);
+  const tunnels = store.relays().reduce((sum, relay) => sum + (living(relay)?.live_tunnels ?? 0), 0);
   return [
     h("h1", { class: "hidden" }, "Overview"),
     health(),
@@ -35,7 +35,7 @@ function overview() {
       tile("Relays ready", ratio(status.relays_ready, status.relays), "#/relays", kinds(store.relays())),
       tile("Nodes ready", ratio(status.nodes_ready, status.nodes), "#/nodes", kinds(store.nodes())),
       tile("Links ready", ratio(status.links_ready, status.links), "#/links", kinds(store.links())),
-      tile("Live tunnels", number(tunnels), "#/relays", `over ${many(store.relays().filter((r) => r.worker).length, "relay")}`),
+      tile("Live tunnels", number(tunnels), "#/relays", `over ${many(store.relays().filter(living).length, "relay")}`),
       tile("Traffic", rate(store.totalRate()), "#/relays", spark(store.history, "Traffic of the last two minutes")),
       tile("Policy", `revision ${status.policy_revision}`, "#/audit", `epoch ${status.policy_epoch}`),
     ),
@@ -251,8 +251,8 @@ function relays() {
       relay.local ? h("span", { class: "tag" }, "local") : null,
       two(state(relay.state), relay.state_reason),
       two(h("code", {}, relay.address), relay.failure_domain),
-      relay.worker ? two(number(relay.worker.live_tunnels), relay.state === "offline" ? "when last heard" : many(relay.worker.hop_sessions, "session")) : "–",
-      relay.worker ? two(rate(store.rate(relay.id)), `${bytes(relay.worker.memory_bytes)} memory`) : "–",
+      living(relay) ? two(number(relay.worker.live_tunnels), many(relay.worker.hop_sessions, "session")) : "–",
+      living(relay) ? two(rate(store.rate(relay.id)), `${bytes(relay.worker.memory_bytes)} memory`) : "–",
       two(policy(relay.policy), relay.policy.lease_not_after && ["lease: ", when(relay.policy.lease_not_after, { bare: true }), " left"]),
       two(version(relay.version), certificate(relay)),
     ],
@@ -265,10 +265,10 @@ function relays() {
       ["Heard", seen(relay)],
       ["Added", when(relay.created_at)],
       ["Enrolled", relay.enrolled_at && when(relay.enrolled_at)],
-      ["Worker", relay.worker && `${relay.worker.state}, process ${relay.worker.pid}, ${version(relay.worker.version)}`],
+      ["Worker", relay.worker && [relay.worker.state, living(relay) && `process ${relay.worker.pid}`, version(relay.worker.version)].filter(Boolean).join(", ")],
       ["Worker restarts", relay.worker && number(relay.worker.restarts)],
       ["Last exit", relay.worker?.last_exit],
-      ["Open descriptors", relay.worker && number(relay.worker.open_descriptors)],
+      ["Open descriptors", living(relay) && number(relay.worker.open_descriptors)],
       ["Carried since its start", relay.worker && bytes(relay.worker.bytes_relayed)],
       ["Metrics", relay.worker?.metrics && h("code", {}, relay.worker.metrics)],
       ["Id", h("code", {}, relay.id)],
@@ -286,8 +286,8 @@ function nodes() {
       return [
         null,
         two(state(node.state), node.state_reason),
-        two(number(node.live_streams), node.memory_bytes > 0 && `${bytes(node.memory_bytes)} memory`),
-        two(`${connected.length} of ${node.relays.length} connected`, fastest && `nearest: ${milliseconds(fastest)}`),
+        away(node) ? "–" : two(number(node.live_streams), node.memory_bytes > 0 && `${bytes(node.memory_bytes)} memory`),
+        away(node) ? "–" : two(`${connected.length} of ${node.relays.length} connected`, fastest && `nearest: ${milliseconds(fastest)}`),
         two(policy(node.policy), age(node.policy)),
         two(version(node.version), certificate(node)),
       ];
@@ -298,7 +298,7 @@ function nodes() {
         h("thead", {}, h("tr", {}, ["Relay", "Connection", "Round trip", "Registered"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, node.relays.map((reach) => h("tr", { "data-key": reach.relay.id },
           h("td", {}, reach.relay.name),
-          h("td", {}, state(reach.connected && !reach.error ? "ready" : "offline").cloneNode(true).firstChild, " ", reach.connected && !reach.error ? "connected" : reach.error || "not connected"),
+          h("td", {}, away(node) ? "not known" : connection(reach)),
           h("td", {}, reach.rtt_us ? milliseconds(reach.rtt_us) : "–"),
           h("td", {}, reach.registered.length === 0 ? "–" : many(reach.registered.length, "service")))))),
       facts([
@@ -314,6 +314,16 @@ function nodes() {
       ]),
     ],
     [h("h2", {}, "No node yet"), h("p", {}, "A node publishes services or uses them. It opens no port to the network: it connects to the relays.")]);
+}
+
+/** What a node that is away does is not known. */
+function away(node) {
+  return node.state === "offline" || node.state === "pending";
+}
+
+function connection(reach) {
+  const isOn = reach.connected && !reach.error;
+  return [state(isOn ? "ready" : "offline").cloneNode(true).firstChild, " ", isOn ? "connected" : reach.error || "not connected"];
 }
 
 function uses(node, end) {

@@ -157,7 +157,7 @@ impl ControlMetrics {
             (
                 "node_relays_reached",
                 BY_NODE,
-                "How many relays of its policy the node is connected to",
+                "How many relays of its policy the node is connected to; no series while it is offline",
                 &m.node_relays_reached,
             ),
         ] {
@@ -236,10 +236,13 @@ impl ControlMetrics {
             let label = vec![("node", node.name.to_string())];
             put(&self.node_ready, &label, node.state == NodeState::Ready);
             put(&self.node_connected, &label, connected);
-            let reached = node.relays.iter().filter(|reach| reach.connected).count();
-            self.node_relays_reached
-                .get_or_create(&label)
-                .set(count(reached as u64));
+            // What one that is away reaches is not known: it has no series.
+            if node.state != NodeState::Offline {
+                let reached = node.relays.iter().filter(|reach| reach.connected).count();
+                self.node_relays_reached
+                    .get_or_create(&label)
+                    .set(count(reached as u64));
+            }
             self.certificate("node", node.name.to_string(), node.certificate_not_after, now);
         }
     }

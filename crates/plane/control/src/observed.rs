@@ -376,13 +376,6 @@ impl Observed {
     }
 }
 
-impl RelayObserved {
-    /// Whether its supervisor said that it stops, and its worker with it.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.closed.is_some_and(|closed| closed.stopped)
-    }
-}
-
 impl Members {
     /// Judges a member's hello; `judge` is given the process whose session is open.
     pub(crate) fn hello<T>(

@@ -5,7 +5,7 @@ use crate::api::{
     RelayView, StatusView, WorkerView,
 };
 use crate::control::Inner;
-use crate::observed::{Members, NodeObserved, NodeReport, RelayObserved, RelayReport};
+use crate::observed::{Members, NodeObserved, NodeReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
 use crate::readiness::{self, Facts, OFFLINE_AFTER};
@@ -16,9 +16,11 @@ use crate::verbs::removable_after;
 use fairlead_model::{Generation, MonoTime, Name, NodeId, RefusalCode, RelayId, WallTime};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
+use report::Report;
 use unreached::Unreached;
 
 mod copies;
+mod report;
 mod unreached;
 
 /// One consistent look at everything. Holds the lock on reports: make views and drop it.
@@ -69,7 +71,7 @@ impl<'a> Viewer<'a> {
             ),
             version: observed.map(|o| o.version.clone()).unwrap_or_default(),
             worker: match status {
-                Some(status) => Some(worker(status, observed.is_some_and(RelayObserved::is_stopped))),
+                Some(status) => Some(Report::of_relay(state, self.facts(record).stopped).worker(status)),
                 // As the control plane before this one heard.
                 None => self.facts(record).stopped.then(|| WorkerView {
                     state: "stopped",
@@ -167,6 +169,8 @@ impl<'a> Viewer<'a> {
         let observed = self.members.nodes.get(&id);
         let status = observed.and_then(|o| o.status.as_ref());
         let (state, state_reason) = self.node_state(record, observed);
+        // What one that is away does is not known.
+        let current = status.filter(|_| state != NodeState::Offline);
         NodeView {
             id,
             name: record.name.0.clone(),
@@ -189,9 +193,9 @@ impl<'a> Viewer<'a> {
                 refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
                 lease_not_after: None,
             },
-            relays: self.reaches(id, status),
-            live_streams: status.map_or(0, |s| s.live_streams),
-            memory_bytes: status.map_or(0, |s| s.memory_bytes),
+            relays: self.reaches(id, current),
+            live_streams: current.map_or(0, |s| s.live_streams),
+            memory_bytes: current.map_or(0, |s| s.memory_bytes),
             metrics: status.map(|s| s.metrics.clone()).unwrap_or_default(),
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             copies: self.node_copies(id, observed),
@@ -477,34 +481,6 @@ impl<'a> Viewer<'a> {
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
             audit_broken: self.inner.audit_broken.load(std::sync::atomic::Ordering::Relaxed),
         }
-    }
-}
-
-/// The worker as it was reported last; nothing of one that ended with its supervisor is there still.
-fn worker(s: &RelayReport, is_stopped: bool) -> WorkerView {
-    let last = WorkerView {
-        state: s.worker.as_str(),
-        version: s.worker_version.clone(),
-        pid: s.worker_pid,
-        restarts: s.worker_restarts,
-        last_exit: s.worker_last_exit.clone(),
-        live_tunnels: s.live_tunnels,
-        hop_sessions: s.hop_sessions,
-        memory_bytes: s.memory_bytes,
-        open_descriptors: s.open_descriptors,
-        bytes_relayed: s.bytes_relayed,
-        metrics: s.worker_metrics.clone(),
-    };
-    if !is_stopped {
-        return last;
-    }
-    WorkerView {
-        state: "stopped",
-        version: last.version,
-        restarts: last.restarts,
-        last_exit: last.last_exit,
-        bytes_relayed: last.bytes_relayed,
-        ..WorkerView::default()
     }
 }
 

@@ -265,6 +265,13 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
     match &relay.worker {
         None => subject.unmeasured("worker", "its supervisor has not reported", ""),
         Some(_) if is_stopped(relay) => subject.unmeasured("worker", "it ended with its supervisor", ""),
+        Some(w) if relay.live_worker().is_none() => {
+            let ended = match w.last_exit.as_str() {
+                "" => String::new(),
+                exit => format!("; one before it: {exit}"),
+            };
+            subject.unmeasured("worker", format!("not known while its supervisor is away{ended}"), "");
+        }
         Some(w) if w.state != "listening" => subject.failed(
             "worker",
             format!("{}; last exit: {}", w.state, or_none(&w.last_exit)),
@@ -278,10 +285,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
                 table::counted(w.hop_sessions, "hop session"),
                 w.memory_bytes >> 20
             );
-            if relay.state == "offline" {
-                // It is what was told last, and as old as that.
-                subject.unmeasured("worker", format!("when last heard: {found}"), "");
-            } else if w.last_exit.is_empty() {
+            if w.last_exit.is_empty() {
                 subject.ok("worker", found);
             } else {
                 let restarts = table::counted(w.restarts, "restart");

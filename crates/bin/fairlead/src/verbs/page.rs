@@ -167,6 +167,11 @@ fn pid(pid: u32) -> String {
     if pid == 0 { String::new() } else { pid.to_string() }
 }
 
+/// A number of this moment; of who is away there is none.
+fn figure(number: u64, live: bool) -> String {
+    if live { number.to_string() } else { String::new() }
+}
+
 pub(super) fn relay(r: &json::Relay) {
     let mut facts = vec![
         ("name", r.name.clone()),
@@ -189,16 +194,17 @@ pub(super) fn relay(r: &json::Relay) {
         ("endpoints", r.endpoints.to_string()),
     ];
     if let Some(w) = &r.worker {
+        let live = r.live_worker().is_some();
         facts.extend([
             ("worker", w.state.clone()),
-            ("worker pid", pid(w.pid)),
+            ("worker pid", pid(if live { w.pid } else { 0 })),
             ("worker version", w.version.clone()),
             ("worker restarts", w.restarts.to_string()),
             ("worker last exit", w.last_exit.clone()),
-            ("live tunnels", w.live_tunnels.to_string()),
-            ("hop sessions", w.hop_sessions.to_string()),
-            ("memory bytes", w.memory_bytes.to_string()),
-            ("open descriptors", w.open_descriptors.to_string()),
+            ("live tunnels", figure(w.live_tunnels, live)),
+            ("hop sessions", figure(w.hop_sessions, live)),
+            ("memory bytes", figure(w.memory_bytes, live)),
+            ("open descriptors", figure(w.open_descriptors, live)),
             ("bytes relayed", w.bytes_relayed.to_string()),
             ("metrics", w.metrics.clone()),
         ]);
@@ -220,28 +226,35 @@ pub(super) fn node(n: &json::Node) {
         ("policy wanted", head(n.policy.wanted)),
         ("policy applied", head(n.policy.applied)),
         ("policy refused", n.policy.refused.clone()),
-        ("live streams", n.live_streams.to_string()),
-        ("memory bytes", n.memory_bytes.to_string()),
+        ("live streams", figure(n.live_streams, n.is_live())),
+        ("memory bytes", figure(n.memory_bytes, n.is_live())),
         ("metrics", n.metrics.clone()),
     ]);
     if n.relays.is_empty() {
         return;
     }
-    let rows = n.relays.iter().map(|r| {
-        vec![
-            r.relay.name.clone(),
-            connected(r).to_owned(),
-            r.rtt_us.map_or_else(
-                || "-".to_owned(),
-                |us| format!("{:.1} ms", f64::from(us) / 1000.0),
-            ),
-            r.registered.len().to_string(),
-            or_dash(&r.error),
-        ]
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
+    let rows: Vec<Vec<String>> = n.relays.iter().map(|r| path(r, n.is_live())).collect();
     table::line("");
     table::print(&["RELAY", "CONNECTED", "RTT", "REGISTERED", "REASON"], &rows, "");
+}
+
+/// How a node reaches a relay; of a node that is away, only that it is to.
+fn path(r: &json::Reach, live: bool) -> Vec<String> {
+    if !live {
+        let mut row = vec![r.relay.name.clone(), "not known".to_owned()];
+        row.resize(5, or_dash(""));
+        return row;
+    }
+    vec![
+        r.relay.name.clone(),
+        connected(r).to_owned(),
+        r.rtt_us.map_or_else(
+            || "-".to_owned(),
+            |us| format!("{:.1} ms", f64::from(us) / 1000.0),
+        ),
+        r.registered.len().to_string(),
+        or_dash(&r.error),
+    ]
 }
 
 /// Whether the node is connected to a relay; one that is silent is doubted until it is taken for dead.
@@ -358,6 +371,18 @@ mod tests {
             text.contains("\n  fairlead run supervisor --dir /var/lib/x\n"),
             "{text}"
         );
+    }
+
+    /// A node that is away is not said to be connected anywhere.
+    #[test]
+    fn a_path_of_who_is_away_is_not_known() {
+        let reach: json::Reach = serde_json::from_value(json!({
+            "relay": {"id": "", "name": "r"}, "connected": true, "rtt_us": 1500, "error": "", "registered": ["e"],
+        }))
+        .unwrap();
+        assert_eq!(path(&reach, true), ["r", "yes", "1.5 ms", "1", "-"]);
+        assert_eq!(path(&reach, false), ["r", "not known", "-", "-", "-"]);
+        assert_eq!((figure(3, true), figure(3, false)), ("3".to_owned(), String::new()));
     }
 
     #[test]

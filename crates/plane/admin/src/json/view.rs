@@ -96,7 +96,8 @@ impl From<api::PolicyView> for Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
     /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`; `stopped` where it ended with
-    /// its supervisor, which said so: process id, tunnels and sessions are 0 then.
+    /// its supervisor, which said so; `unknown` where its relay is offline without a word, and it may run
+    /// still. Process id, tunnels, sessions, memory and descriptors are 0 of one that is stopped or unknown.
     pub state: String,
     /// Version.
     pub version: String,
@@ -114,7 +115,7 @@ pub struct Worker {
     pub memory_bytes: u64,
     /// Open file descriptors.
     pub open_descriptors: u64,
-    /// Bytes carried since it started.
+    /// Bytes carried since it started, by its last report.
     pub bytes_relayed: u64,
     /// Where its metrics are; empty where it serves none.
     pub metrics: String,
@@ -183,6 +184,15 @@ pub struct Relay {
     pub copies: Option<Copies>,
 }
 
+impl Relay {
+    /// Its worker, where its numbers are of this moment: nothing is heard of an offline relay's.
+    #[must_use]
+    pub fn live_worker(&self) -> Option<&Worker> {
+        let is_away = self.state == api::RelayState::Offline.as_str();
+        self.worker.as_ref().filter(|_| !is_away)
+    }
+}
+
 impl From<api::RelayView> for Relay {
     fn from(r: api::RelayView) -> Self {
         Self {
@@ -213,7 +223,7 @@ impl From<api::RelayView> for Relay {
 pub struct Reach {
     /// The relay.
     pub relay: Reference,
-    /// Whether it has a hop session.
+    /// Whether it has a hop session; false while the node is offline, and not known then.
     pub connected: bool,
     /// Round-trip time in microseconds, where measured.
     pub rtt_us: Option<u32>,
@@ -257,11 +267,12 @@ pub struct Node {
     pub version: String,
     /// Its policy.
     pub policy: Policy,
-    /// Its assigned relays.
+    /// Its assigned relays. Of a node that is offline it is not known how it reaches them: none is `connected`,
+    /// and nothing is `registered`.
     pub relays: Vec<Reach>,
-    /// Streams that are open.
+    /// Streams that are open; 0 while the node is offline, and not known then.
     pub live_streams: u64,
-    /// Resident memory in bytes.
+    /// Resident memory in bytes; 0 while the node is offline, and not known then.
     pub memory_bytes: u64,
     /// Where its metrics are; empty where it serves none.
     pub metrics: String,
@@ -270,6 +281,15 @@ pub struct Node {
     /// Two processes that use its identity, while there are two.
     #[serde(default)]
     pub copies: Option<Copies>,
+}
+
+impl Node {
+    /// Whether its numbers and paths are of this moment: it is connected, or was until a moment ago.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        let live = [api::NodeState::NotReady, api::NodeState::Ready];
+        live.iter().any(|state| state.as_str() == self.state)
+    }
 }
 
 impl From<api::NodeView> for Node {

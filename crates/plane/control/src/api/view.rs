@@ -138,7 +138,7 @@ impl PolicyView {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerView {
     /// `starting`, `listening`, `backing-off`, `crash-loop` or `unresponsive`; `stopped` where it ended with
-    /// its supervisor, which said so. What it did is not counted then.
+    /// its supervisor, which said so; `unknown` where its supervisor is away. What it did is not counted then.
     pub state: &'static str,
     /// Version.
     pub version: String,
@@ -262,11 +262,11 @@ pub struct NodeView {
     pub version: String,
     /// Its policy.
     pub policy: PolicyView,
-    /// Its assigned relays.
+    /// Its assigned relays; of one that is offline, without how it reaches them: that is not known.
     pub relays: Vec<ReachView>,
-    /// Streams that are open.
+    /// Streams that are open; 0 of one that is offline.
     pub live_streams: u64,
-    /// Resident memory in bytes.
+    /// Resident memory in bytes; 0 of one that is offline.
     pub memory_bytes: u64,
     /// Where its metrics are; empty where it serves none.
     pub metrics: String,

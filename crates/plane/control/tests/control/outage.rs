@@ -159,6 +159,11 @@ async fn a_node_is_offline_after_five_seconds() {
         plane.control.node("alpha").await.unwrap().state,
         NodeState::Offline
     );
+    let away = plane.control.node("alpha").await.unwrap();
+    assert!(
+        away.relays.len() == 1 && !away.relays[0].connected && away.relays[0].rtt_us.is_none(),
+        "what it reaches is not known: {away:?}"
+    );
     let _back = Node::connect(&plane, &member).await;
     plane
         .until("it is back", async |c| {
@@ -217,6 +222,46 @@ async fn a_member_that_says_goodbye_is_offline_at_once() {
         Node::connect(&plane, &alpha).await,
     );
     plane.until("both are back", ready).await;
+    plane.stop().await;
+}
+
+/// R-UI-01: what a relay said before it vanished is not shown as what it does.
+#[tokio::test]
+async fn the_figures_of_a_relay_that_vanished_are_not_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let member = plane.relay("one").await;
+    let relay = Relay::connect(&plane, &member).await;
+    let worker = async |c: &Control| c.relay("one").await.unwrap().worker;
+    // No report of its own comes between: it has its policy.
+    plane
+        .until("it is ready", async |c| {
+            c.relay("one").await.unwrap().state == RelayState::Ready
+        })
+        .await;
+    relay
+        .report_with(|status| (status.live_tunnels, status.bytes_relayed) = (5, 9))
+        .await;
+    plane
+        .until("it has said so", async |c| {
+            worker(c).await.is_some_and(|w| w.live_tunnels == 5)
+        })
+        .await;
+    relay.vanish().await;
+    plane
+        .until("it is away", async |c| {
+            let last_seen = c.relay("one").await.unwrap().last_seen;
+            last_seen.is_some_and(|at| at < plane.clock_wall())
+        })
+        .await;
+    let before = worker(&plane.control).await.unwrap();
+    assert_eq!(before.live_tunnels, 5, "a moment is no loss");
+    plane.clock.pass(Duration::from_secs(5));
+    let after = worker(&plane.control).await.unwrap();
+    assert_eq!(
+        (after.state, after.pid, after.live_tunnels, after.bytes_relayed),
+        ("unknown", 0, 0, 9)
+    );
     plane.stop().await;
 }
 
