@@ -59,21 +59,11 @@ pub(crate) fn warnings(look: &Look) -> Vec<Warning> {
     if look.status.uptime >= START {
         pool(look, &mut found);
     }
-    let unreached = unreached(look);
-    for (relay, nodes) in &unreached {
-        found.add(
-            Severity::Critical,
-            "RELAY_NOT_REACHED",
-            ("relay", relay.id.to_string(), relay.name.as_str()),
-            format!("Relay {}: {} cannot reach it.", relay.name, listed("node", nodes)),
-            "Look at that relay's host, its network and its UDP port first: the nodes agree.",
-        );
-    }
     for relay in look.relays.iter().filter(|r| is_known(&r.policy.refused)) {
         self::relay(relay, look, &mut found);
     }
     for node in look.nodes.iter().filter(|n| is_known(&n.policy.refused)) {
-        self::node(node, look, &unreached, &mut found);
+        self::node(node, look, &mut found);
     }
     for link in look.links.iter().filter(|_| is_known("")) {
         self::link(link, look, &mut found);
@@ -211,34 +201,6 @@ fn capital(text: &str) -> String {
         .map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Relays that count as ready and that every connected node that is to reach them fails to reach, with those
-/// nodes. A relay whose host vanished is missed by its nodes before its supervisor's silence is known. One
-/// node that reaches no relay says nothing of the relay.
-fn unreached(look: &Look) -> Vec<(&RelayView, Vec<&str>)> {
-    let there = |node: &&NodeView| match node.state {
-        NodeState::NotReady | NodeState::Ready => node.policy.refused.is_empty(),
-        NodeState::Pending | NodeState::Offline => false,
-    };
-    let mut unreached = Vec::new();
-    for relay in look.relays.iter().filter(|r| r.state == RelayState::Ready) {
-        let mut missing = Vec::new();
-        let (mut is_missed, mut others_work) = (true, false);
-        for node in look.nodes.iter().filter(there) {
-            let Some(reach) = node.relays.iter().find(|reach| reach.relay.id == relay.id) else {
-                continue;
-            };
-            // Without an error it has not tried yet.
-            is_missed &= !reach.connected && !reach.error.is_empty();
-            others_work |= node.relays.iter().any(|other| other.connected);
-            missing.push(node.name.as_str());
-        }
-        if is_missed && (missing.len() > 1 || others_work) && !missing.is_empty() {
-            unreached.push((relay, missing));
-        }
-    }
-    unreached
-}
-
 fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
     let now = look.at;
     let object = || ("relay", relay.id.to_string(), relay.name.as_str());
@@ -253,6 +215,10 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
             match &relay.worker {
                 // It ended in order.
                 Some(worker) if worker.state == "stopped" => "Start its relay service.",
+                // No worker of it is there that could admit.
+                Some(_) | None if !relay.unreached_by.is_empty() => {
+                    "Look at its host and its network first: the nodes miss it as well."
+                }
                 // Its last report says that it holds none.
                 Some(_) if relay.policy.lease_not_after.is_none() => OFFLINE_ACTION,
                 // It never got one.
@@ -263,6 +229,21 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
                 }
             },
         ),
+        RelayState::NotReady if !relay.unreached_by.is_empty() => {
+            let nodes: Vec<&str> = relay.unreached_by.iter().map(|name| name.as_str()).collect();
+            found.add(
+                Severity::Critical,
+                "RELAY_NOT_REACHED",
+                object(),
+                format!("Relay {name}: {} cannot reach it.", listed("node", &nodes)),
+                match nodes.as_slice() {
+                    [_] => {
+                        "Look at that relay's host, its network and its UDP port first; then at the node's own network:                          no other node says anything of the relay."
+                    }
+                    _ => "Look at that relay's host, its network and its UDP port first: the nodes agree.",
+                },
+            );
+        }
         // At once where it refused its policy: no time mends that.
         RelayState::NotReady if !relay.policy.refused.is_empty() || !is_new(relay.enrolled_at, now) => found.add(
             Severity::Warning,
@@ -326,18 +307,20 @@ fn lease(relay: &RelayView, end: WallTime, now: WallTime, found: &mut Found) {
 }
 
 /// Whether all that the node lacks are relays that no node reaches.
-fn lacks_only(node: &NodeView, unreached: &[(&RelayView, Vec<&str>)]) -> bool {
+fn lacks_only(node: &NodeView, look: &Look) -> bool {
     let missing = node.relays.iter().filter(|reach| !reach.connected);
-    let mut missing = missing
-        .map(|reach| unreached.iter().any(|(relay, _)| relay.id == reach.relay.id))
-        .peekable();
+    let is_unreached = |id| {
+        let relay = look.relays.iter().find(|relay| relay.id == id);
+        relay.is_some_and(|relay| !relay.unreached_by.is_empty())
+    };
+    let mut missing = missing.map(|reach| is_unreached(reach.relay.id)).peekable();
     node.policy.refused.is_empty()
         && node.policy.is_current()
         && missing.peek().is_some()
         && missing.all(|is| is)
 }
 
-fn node(node: &NodeView, look: &Look, unreached: &[(&RelayView, Vec<&str>)], found: &mut Found) {
+fn node(node: &NodeView, look: &Look, found: &mut Found) {
     let now = look.at;
     let refused;
     let object = || ("node", node.id.to_string(), node.name.as_str());
@@ -351,7 +334,7 @@ fn node(node: &NodeView, look: &Look, unreached: &[(&RelayView, Vec<&str>)], fou
             "Start its node service, or check its host and its log.",
         ),
         // The relay is named.
-        NodeState::NotReady if lacks_only(node, unreached) => {}
+        NodeState::NotReady if lacks_only(node, look) => {}
         NodeState::NotReady if !node.policy.refused.is_empty() || !is_new(node.enrolled_at, now) => found
             .add(
                 Severity::Warning,

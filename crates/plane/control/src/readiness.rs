@@ -109,30 +109,70 @@ pub enum Port {
     },
 }
 
+/// How a relay stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The state.
+    pub state: RelayState,
+    /// Why it is not ready; empty when it is.
+    pub reason: String,
+    /// What would help.
+    pub lack: Lack,
+}
+
+/// What helps where a relay is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// Nothing: it is ready.
+    Nothing,
+    /// Time: it comes up, and nothing is known to be wrong.
+    Time,
+    /// A way for nodes: none of them reaches it.
+    Way,
+    /// Somebody who does something.
+    Mending,
+}
+
 /// How a relay stands, and why it is not ready.
 #[must_use]
-pub fn standing(facts: &Facts) -> (RelayState, String) {
+pub fn standing(facts: &Facts) -> Standing {
+    let stands = |state, reason: &str, lack| Standing {
+        state,
+        reason: reason.to_owned(),
+        lack,
+    };
     if !facts.enrolled {
-        return (RelayState::Pending, "it has not enrolled yet".to_owned());
+        return stands(RelayState::Pending, "it has not enrolled yet", Lack::Mending);
     }
     if facts.stopped {
-        return (RelayState::Offline, "its supervisor was stopped".to_owned());
+        return stands(
+            RelayState::Offline,
+            "its supervisor was stopped",
+            Lack::Mending,
+        );
     }
     if facts.away.is_some_and(|away| away >= OFFLINE_AFTER) {
-        return (RelayState::Offline, "its supervisor is not connected".to_owned());
+        let reason = "its supervisor is not connected";
+        // Where nodes miss it as well, it is not the way to the control plane.
+        return match facts.unreached.as_str() {
+            "" => stands(RelayState::Offline, reason, Lack::Mending),
+            nodes => stands(RelayState::Offline, &format!("{reason}, and {nodes}"), Lack::Way),
+        };
     }
     match unready(facts) {
-        None => (RelayState::Ready, String::new()),
-        Some(reason) => (RelayState::NotReady, reason),
+        None => stands(RelayState::Ready, "", Lack::Nothing),
+        Some((reason, lack)) => stands(RelayState::NotReady, &reason, lack),
     }
 }
 
-fn unready(facts: &Facts) -> Option<String> {
+fn unready(facts: &Facts) -> Option<(String, Lack)> {
+    let comes = |reason: &str| Some((reason.to_owned(), Lack::Time));
+    let fails = |reason: String| Some((reason, Lack::Mending));
     let Some(worker) = &facts.worker else {
-        return Some(if facts.away.is_some() {
-            "its supervisor is not connected yet".to_owned()
+        return comes(if facts.away.is_some() {
+            "its supervisor is not connected yet"
         } else {
-            "its supervisor has not reported yet".to_owned()
+            "its supervisor has not reported yet"
         });
     };
     let ended = |what: &str| {
@@ -143,36 +183,34 @@ fn unready(facts: &Facts) -> Option<String> {
         }
     };
     match worker.state {
-        WorkerState::Starting if worker.last_exit.is_empty() => {
-            return Some("its worker is starting".to_owned());
-        }
+        WorkerState::Starting if worker.last_exit.is_empty() => return comes("its worker is starting"),
         WorkerState::Starting => {
-            return Some(format!(
+            return comes(&format!(
                 "its worker is starting; the last one {}",
                 worker.last_exit
             ));
         }
-        WorkerState::BackingOff => return Some(ended("its worker ended")),
-        WorkerState::CrashLoop => return Some(ended("its worker keeps ending")),
+        WorkerState::BackingOff => return fails(ended("its worker ended")),
+        WorkerState::CrashLoop => return fails(ended("its worker keeps ending")),
         WorkerState::Unresponsive => {
-            return Some("its worker runs and does not answer its supervisor".to_owned());
+            return fails("its worker runs and does not answer its supervisor".to_owned());
         }
         WorkerState::Listening => {}
     }
     if !worker.policy_refused.is_empty() {
-        return Some(format!(
+        return fails(format!(
             "its worker refused its policy: {}",
             worker.policy_refused
         ));
     }
     if !worker.holds_policy {
-        return Some("its worker holds no policy yet".to_owned());
+        return comes("its worker holds no policy yet");
     }
     match &facts.port {
-        Port::Open if !facts.unreached.is_empty() => Some(facts.unreached.clone()),
+        Port::Open if !facts.unreached.is_empty() => Some((facts.unreached.clone(), Lack::Way)),
         Port::Open => None,
-        Port::Unknown => Some("its port has not been verified yet".to_owned()),
-        Port::Closed { by, error } => Some(format!("its port did not answer relay {by}: {error}")),
+        Port::Unknown => comes("its port has not been verified yet"),
+        Port::Closed { by, error } => fails(format!("its port did not answer relay {by}: {error}")),
     }
 }
 

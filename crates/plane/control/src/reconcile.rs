@@ -13,7 +13,7 @@ use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
 use crate::observed::RelayObserved;
-use crate::readiness::{self, Facts, Port, Sight, Worker, capacity, standing};
+use crate::readiness::{self, Facts, Port, Sight, Standing, Worker, capacity, standing};
 use crate::record::{At, PulseRecord, RelayRecord, key};
 use crate::state::State;
 use apply::Apply;
@@ -158,7 +158,7 @@ impl Reconcile {
             let record = &kept.record;
             members.probe(*id, &record.address.0, &connected, rng::bytes::<16>, now);
             let facts = facts(record, members.relays.get(id), &state, now, self.inner.started);
-            let (standing, reason) = standing(&facts);
+            let Standing { state: standing, reason, .. } = standing(&facts);
             let unready = members
                 .unready(*id, standing == RelayState::Ready, now)
                 .max(away(standing, &facts));

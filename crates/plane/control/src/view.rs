@@ -8,7 +8,7 @@ use crate::control::Inner;
 use crate::observed::{Members, NodeObserved, NodeReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
-use crate::readiness::{self, Facts, OFFLINE_AFTER};
+use crate::readiness::{self, Facts, Lack, OFFLINE_AFTER, Standing};
 use crate::reconcile::facts;
 use crate::record::{At, LinkRecord, MemberKey, NodeRecord, RelayRecord};
 use crate::state::State;
@@ -52,7 +52,11 @@ impl<'a> Viewer<'a> {
         let id = record.id.0;
         let observed = self.members.relays.get(&id);
         let status = observed.and_then(|o| o.status.as_ref());
-        let (state, state_reason) = self.relay_state(record);
+        let Standing {
+            state,
+            reason: state_reason,
+            lack,
+        } = self.standing(record);
         RelayView {
             id,
             name: record.name.0.clone(),
@@ -61,6 +65,10 @@ impl<'a> Viewer<'a> {
             local: record.local,
             state,
             state_reason,
+            unreached_by: match lack {
+                Lack::Way => self.unreached.by(id, &self.state),
+                Lack::Nothing | Lack::Time | Lack::Mending => Vec::new(),
+            },
             capacity: record.capacity,
             created_at: record.created_at.into(),
             enrolled_at: record.enrolled.as_ref().map(|e| e.at.into()),
@@ -145,7 +153,7 @@ impl<'a> Viewer<'a> {
         }
     }
 
-    pub(crate) fn relay_state(&self, record: &RelayRecord) -> (RelayState, String) {
+    pub(crate) fn standing(&self, record: &RelayRecord) -> Standing {
         readiness::standing(&self.facts(record))
     }
 
@@ -255,7 +263,7 @@ impl<'a> Viewer<'a> {
 
     fn is_relay_ready(&self, id: RelayId) -> bool {
         let relay = self.state.relay(id);
-        relay.is_some_and(|r| self.relay_state(r).0 == RelayState::Ready)
+        relay.is_some_and(|r| self.standing(r).state == RelayState::Ready)
     }
 
     fn node_unready(&self, id: NodeId, connected: bool, status: Option<&NodeReport>) -> Option<String> {
@@ -374,7 +382,7 @@ impl<'a> Viewer<'a> {
         // A relay where it is registered carries it, even out of the control plane's sight.
         let lacks_relay = !registered && !relays.iter().any(|r| self.is_relay_ready(*r));
         if lacks_relay {
-            waits.push("no relay is ready to carry it".to_owned());
+            waits.push(self.no_relay(relays));
         }
         let away = |id: NodeId| {
             let enrolled = self.state.node(id).is_some_and(|n| n.enrolled.is_some());
@@ -431,6 +439,19 @@ impl<'a> Viewer<'a> {
         waits
     }
 
+    /// That none of a link's relays is ready, and why; none is said to be at fault where it has none.
+    fn no_relay(&self, relays: &[RelayId]) -> String {
+        let why = relays.iter().filter_map(|id| {
+            let record = self.state.relay(*id)?;
+            Some(format!("relay {}: {}", record.name.0, self.standing(record).reason))
+        });
+        let why: Vec<String> = why.collect();
+        match why.as_slice() {
+            [] => "no relay is ready to carry it".to_owned(),
+            why => format!("no relay is ready to carry it ({})", why.join("; ")),
+        }
+    }
+
     fn node_ref(&self, id: NodeId) -> Ref<NodeId> {
         let name = self.state.node(id).map(|n| n.name.0.clone());
         Ref {
@@ -453,7 +474,7 @@ impl<'a> Viewer<'a> {
         let relays_ready = state
             .relays
             .values()
-            .filter(|k| self.relay_state(&k.record).0 == RelayState::Ready);
+            .filter(|k| self.standing(&k.record).state == RelayState::Ready);
         let nodes_ready = state.nodes.values().filter(|k| {
             let observed = self.members.nodes.get(&k.record.id.0);
             self.node_state(&k.record, observed).0 == NodeState::Ready

@@ -41,6 +41,7 @@ fn relay(name: &str, state: RelayState) -> RelayView {
         local: false,
         state,
         state_reason: "its port has not been verified yet".to_owned(),
+        unreached_by: Vec::new(),
         capacity: true,
         created_at: NOW.minus(DAY),
         enrolled_at: Some(NOW.minus(DAY)),
@@ -436,11 +437,12 @@ fn reach(relay: &RelayView, error: &str) -> fairlead_control::api::ReachView {
     }
 }
 
-/// Where all nodes say that they do not reach a relay, it is named and no node; a node that is alone in it, or
-/// reaches nothing, is.
+/// A relay that nodes do not reach is named as such, and no node that lacks nothing else. Once its supervisor's
+/// silence is known as well, its host is to be looked at: no worker of it admits.
 #[test]
 fn a_relay_that_no_node_reaches_is_named_before_the_nodes() {
-    let (gone, well) = (relay("a", RelayState::Ready), relay_b());
+    let (mut gone, well) = (relay("a", RelayState::NotReady), relay_b());
+    gone.unreached_by = vec!["m".parse().unwrap(), "n".parse().unwrap()];
     let dead = "the relay does not answer";
     let unready = |name: &str| {
         let mut node = node(name, NodeState::NotReady);
@@ -453,19 +455,25 @@ fn a_relay_that_no_node_reaches_is_named_before_the_nodes() {
         Vec::new(),
     );
     assert_eq!(lines(&look), ["critical RELAY_NOT_REACHED a"]);
-    assert_eq!(warnings(&look)[0].message, "Relay a: nodes m, n cannot reach it.");
-    look.nodes[1].relays[0] = reach(&gone, "");
-    look.nodes[1].state = NodeState::Ready;
-    assert_eq!(
-        lines(&look),
-        ["warning NODE_NOT_READY m"],
-        "the other one reaches it"
+    let found = &warnings(&look)[0];
+    assert_eq!(found.message, "Relay a: nodes m, n cannot reach it.");
+    assert!(found.action.ends_with("the nodes agree."), "{found:?}");
+    look.relays[0].unreached_by.truncate(1);
+    look.nodes.truncate(1);
+    let alone = &warnings(&look)[0];
+    assert!(alone.action.contains("the node's own network"), "{alone:?}");
+    look.relays[0].state = RelayState::Offline;
+    assert_eq!(lines(&look), ["critical RELAY_OFFLINE a"]);
+    let offline = &warnings(&look)[0];
+    assert!(
+        offline.action.starts_with("Look at its host") && !offline.action.contains("lease"),
+        "{offline:?}"
     );
-    let mut alone = node("m", NodeState::NotReady);
-    alone.relays = vec![reach(&gone, dead)];
-    look.nodes = vec![alone];
-    look.relays.truncate(1);
-    assert_eq!(lines(&look), ["warning NODE_NOT_READY m"], "it reaches nothing");
+    // One that is alone in missing a relay is named itself: the relay is not at fault.
+    look.relays[0] = relay("a", RelayState::Ready);
+    look.nodes = vec![node("m", NodeState::NotReady)];
+    look.nodes[0].relays = vec![reach(&look.relays[0], dead)];
+    assert_eq!(lines(&look), ["warning NODE_NOT_READY m"]);
 }
 
 /// Two copies: when the refused one was seen last.

@@ -194,6 +194,8 @@ pub struct RelayView {
     pub state: RelayState,
     /// Why it is not ready; empty when it is.
     pub state_reason: String,
+    /// The connected nodes whose word is why it does not count as ready: they cannot reach it.
+    pub unreached_by: Vec<Name>,
     /// Whether endpoints are placed on it.
     pub capacity: bool,
     /// When it was added.

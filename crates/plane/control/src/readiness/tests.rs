@@ -159,13 +159,43 @@ fn standing_names_what_is_missing() {
         ),
     ];
     for (facts, state, reason) in rows {
-        let (got, why) = standing(&facts);
-        assert_eq!(got, state, "{facts:?}");
+        let got = standing(&facts);
+        assert_eq!(got.state, state, "{facts:?}");
         assert!(
-            why.contains(reason) && why.is_empty() == reason.is_empty(),
-            "{why}"
+            got.reason.contains(reason) && got.reason.is_empty() == reason.is_empty(),
+            "{got:?}"
         );
+        assert_eq!(got.lack == Lack::Nothing, state == RelayState::Ready, "{got:?}");
     }
+}
+
+/// A relay that nodes do not reach is told from one that the control plane alone does not hear.
+#[test]
+fn what_nodes_say_of_a_relay_is_its_reason() {
+    let said = || "none of 2 nodes reaches it; node a: timed out".to_owned();
+    let vanished = |seconds| Facts {
+        away: Some(Duration::from_secs(seconds)),
+        unreached: said(),
+        ..ready()
+    };
+    let soon = standing(&vanished(1));
+    assert_eq!((soon.state, soon.lack), (RelayState::NotReady, Lack::Way));
+    assert_eq!(soon.reason, said());
+    let later = standing(&vanished(5));
+    assert_eq!((later.state, later.lack), (RelayState::Offline, Lack::Way));
+    assert_eq!(
+        later.reason,
+        format!("its supervisor is not connected, and {}", said())
+    );
+    // What its supervisor says of its worker goes before: nobody can reach what does not run.
+    let mut ended = vanished(1);
+    ended.worker.as_mut().unwrap().state = WorkerState::BackingOff;
+    assert_eq!(standing(&ended).lack, Lack::Mending);
+    let stopped = Facts {
+        stopped: true,
+        ..vanished(5)
+    };
+    assert_eq!(standing(&stopped).reason, "its supervisor was stopped");
 }
 
 /// R-ENR-07, R-GEN-04: capacity is gained by being ready, and lost only when nobody uses the relay.

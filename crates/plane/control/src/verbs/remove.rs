@@ -176,7 +176,7 @@ fn orphans<'a>(state: &'a State, viewer: &Viewer<'_>, relay: &RelayRecord) -> Ve
     let is_ready = |id| {
         state
             .relay(id)
-            .is_some_and(|other| viewer.relay_state(other).0 == RelayState::Ready)
+            .is_some_and(|other| viewer.standing(other).state == RelayState::Ready)
     };
     let placed = state
         .places

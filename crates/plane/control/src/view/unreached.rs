@@ -3,7 +3,7 @@
 
 use crate::observed::Members;
 use crate::state::State;
-use fairlead_model::{NodeId, RelayId};
+use fairlead_model::{Name, NodeId, RelayId};
 use std::collections::BTreeMap;
 
 /// What the connected nodes say of one relay.
@@ -12,7 +12,7 @@ struct Said {
     /// Nodes that reach it.
     on: usize,
     /// Nodes that tried and do not.
-    off: usize,
+    off: Vec<NodeId>,
     /// Of those, one that reaches another relay or has none: its own network is not the reason.
     witness: Option<(NodeId, String)>,
     /// The first of them, whatever it reaches.
@@ -25,7 +25,7 @@ impl Said {
         if self.on > 0 {
             return None;
         }
-        let many = self.off > 1;
+        let many = self.off.len() > 1;
         self.witness
             .as_ref()
             .or_else(|| self.first.as_ref().filter(|_| many))
@@ -56,7 +56,7 @@ impl Unreached {
                 if is_on(relay) {
                     said.on = said.on.saturating_add(1);
                 } else if !reach.error.is_empty() {
-                    said.off = said.off.saturating_add(1);
+                    said.off.push(*id);
                     let word = || (*id, reach.error.clone());
                     said.first.get_or_insert_with(word);
                     if reaches_any || status.relays.len() == 1 {
@@ -66,6 +66,17 @@ impl Unreached {
             }
         }
         Self(all)
+    }
+
+    /// The nodes that do not reach the relay; none where they are not believed.
+    pub(super) fn by(&self, relay: RelayId, state: &State) -> Vec<Name> {
+        let believed = self.0.get(&relay).filter(|said| said.believed().is_some());
+        let nodes = believed.map_or(&[][..], |said| &said.off);
+        nodes
+            .iter()
+            .filter_map(|id| state.node(*id))
+            .map(|node| node.name.0.clone())
+            .collect()
     }
 
     /// The reason for which the relay is not ready; empty where there is none.
@@ -79,7 +90,7 @@ impl Unreached {
         let name = state
             .node(*node)
             .map_or_else(|| node.to_string(), |n| n.name.0.to_string());
-        match said.off {
+        match said.off.len() {
             1 => format!("node {name} does not reach it: {error}"),
             off => format!("none of {off} nodes reaches it; node {name}: {error}"),
         }

@@ -357,6 +357,8 @@ async fn a_relay_that_no_node_reaches_is_not_ready() {
             state(c, "one").await == (RelayState::NotReady, why)
         })
         .await;
+    let by = plane.control.relay("one").await.unwrap().unreached_by;
+    assert_eq!(by.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["alpha"]);
     assert_eq!(state(&plane.control, "two").await.0, RelayState::Ready);
     assert!(
         plane.control.relay("one").await.unwrap().capacity,
