@@ -10,7 +10,8 @@ use fairlead_control::api::{
 use fairlead_model::WallTime;
 use std::time::Duration;
 
-/// A member that has just enrolled may take this long before it is looked at.
+/// A member that has just enrolled may take this long before it is looked at; its owner may be at work still. One
+/// that is started again has less (`starting` of its view).
 const SETTLE: Duration = Duration::from_secs(30);
 /// A control plane that has just started knows nothing of its members for this long.
 const START: Duration = Duration::from_secs(10);
@@ -119,7 +120,8 @@ fn pool(look: &Look, found: &mut Found) {
         .relays
         .iter()
         .any(|relay| is_older(&relay.policy, relay.state != RelayState::Offline));
-    if enrolled.count() > 0 && status.relays_ready == 0 && !admits {
+    let starts = look.relays.iter().any(|relay| relay.starting);
+    if enrolled.count() > 0 && status.relays_ready == 0 && !admits && !starts {
         found.add(
             Severity::Critical,
             "NO_RELAY_READY",
@@ -245,7 +247,9 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
             );
         }
         // At once where it refused its policy: no time mends that.
-        RelayState::NotReady if !relay.policy.refused.is_empty() || !is_new(relay.enrolled_at, now) => found.add(
+        RelayState::NotReady
+            if !relay.policy.refused.is_empty() || !(relay.starting || is_new(relay.enrolled_at, now)) =>
+        found.add(
             Severity::Warning,
             "RELAY_NOT_READY",
             object(),
@@ -335,7 +339,8 @@ fn node(node: &NodeView, look: &Look, found: &mut Found) {
         ),
         // The relay is named.
         NodeState::NotReady if lacks_only(node, look) => {}
-        NodeState::NotReady if !node.policy.refused.is_empty() || !is_new(node.enrolled_at, now) => found
+        NodeState::NotReady
+            if !node.policy.refused.is_empty() || !(node.starting || is_new(node.enrolled_at, now)) => found
             .add(
                 Severity::Warning,
                 "NODE_NOT_READY",
@@ -424,7 +429,7 @@ fn link(link: &LinkView, look: &Look, found: &mut Found) {
             ),
             listen_advice(&link.listen_error),
         ),
-        LinkState::Pending if !is_new(Some(link.created_at), look.at) => found.add(
+        LinkState::Pending if !(link.starting || is_new(Some(link.created_at), look.at)) => found.add(
             Severity::Critical,
             "LINK_NOT_READY",
             object(),

@@ -1,6 +1,6 @@
 //! What members report, and who is connected. In memory only: it comes again when they reconnect.
 
-use crate::api::PathReportView;
+use crate::api::{PathReportView, RelayState};
 use crate::plan::RELAYS_MAX;
 use crate::readiness::{Asked, Probes};
 use crate::record::{MemberKey, Text};
@@ -173,6 +173,8 @@ pub(crate) struct CheckAsked {
 #[derive(Debug)]
 pub(crate) struct NodeSession {
     number: u64,
+    /// When it was opened.
+    pub(crate) at: MonoTime,
     boot: Option<ProcessBootId>,
     cancel: CancellationToken,
     checks: mpsc::Sender<CheckAsked>,
@@ -196,7 +198,9 @@ pub(crate) struct RelayObserved {
     /// What probes of its port found.
     pub(crate) probes: Probes,
     /// Since when it has not been ready; `None` while it is.
-    pub(crate) unready_since: Option<MonoTime>,
+    unready_since: Option<MonoTime>,
+    /// How it stood at the last look, and since when; `None` before the first.
+    stood: Option<(RelayState, MonoTime)>,
 }
 
 /// A node as it was seen.
@@ -299,6 +303,7 @@ impl Observed {
         version: String,
         boot: Option<ProcessBootId>,
         cancel: CancellationToken,
+        at: MonoTime,
     ) -> (SessionNumber, mpsc::Receiver<CheckAsked>) {
         let (checks, asked) = mpsc::channel(CHECKS_QUEUED_MAX);
         let mut members = self.lock();
@@ -309,6 +314,7 @@ impl Observed {
         }
         node.session = Some(NodeSession {
             number,
+            at,
             boot,
             cancel,
             checks,
@@ -468,14 +474,24 @@ impl Members {
         }
     }
 
-    /// How long a relay has not been ready; zero while it is.
-    pub(crate) fn unready(&mut self, relay: RelayId, is_ready: bool, now: MonoTime) -> Duration {
+    /// Takes in how a relay stands; how long it has not been ready, zero while it is.
+    pub(crate) fn stands(&mut self, relay: RelayId, state: RelayState, now: MonoTime) -> Duration {
         let observed = self.relays.entry(relay).or_default();
-        if is_ready {
+        if observed.stood.is_none_or(|(before, _)| before != state) {
+            observed.stood = Some((state, now));
+        }
+        if state == RelayState::Ready {
             observed.unready_since = None;
             return Duration::ZERO;
         }
         now.since(*observed.unready_since.get_or_insert(now))
+    }
+
+    /// How long a relay has stood in the state that it is in; zero until it was looked at in it.
+    pub(crate) fn stood(&self, relay: RelayId, state: RelayState, now: MonoTime) -> Duration {
+        let stood = self.relays.get(&relay).and_then(|observed| observed.stood);
+        let since = stood.filter(|(before, _)| *before == state);
+        since.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
     /// How many connected nodes say that they are connected to a relay, and how many that they are

@@ -33,6 +33,12 @@ pub const PROBE_AGAIN_MAX: Duration = Duration::from_secs(15);
 /// as much about the prober's network as about the port.
 pub const PROBE_FAILURES_MAX: u32 = 3;
 
+/// How long what comes by itself may take before it is a fault. A relay that was started again is ready within
+/// about three seconds; a probe of its port may take its whole time.
+pub const START_MAX: Duration = PROBE_WAIT_MAX;
+/// How long nodes may take to be connected to a relay that has become ready: they knock at its port.
+pub const REACH_MAX: Duration = Duration::from_secs(5);
+
 /// What the supervisor says of its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
@@ -131,6 +137,14 @@ pub enum Lack {
     Way,
     /// Somebody who does something.
     Mending,
+}
+
+impl Standing {
+    /// Whether it is only just starting; `stood` is how long it has stood so.
+    #[must_use]
+    pub fn is_starting(&self, stood: Duration) -> bool {
+        self.state == RelayState::NotReady && self.lack == Lack::Time && stood < START_MAX
+    }
 }
 
 /// How a relay stands, and why it is not ready.
@@ -295,6 +309,8 @@ pub struct Failed {
     pub by: RelayId,
     /// When it was reported.
     pub at: MonoTime,
+    /// The worker's process that did not answer.
+    pub worker_pid: u32,
     /// Why.
     pub error: String,
     /// How many.
@@ -322,6 +338,7 @@ impl Probes {
                 self.failed = Some(Failed {
                     by,
                     at: now,
+                    worker_pid: asked.worker_pid,
                     error,
                     count,
                 });
@@ -333,7 +350,8 @@ impl Probes {
     #[must_use]
     pub fn port(&self, worker_pid: u32, name: impl FnOnce(RelayId) -> String) -> Port {
         let is_proven = self.proven.is_some_and(|p| p.worker_pid == worker_pid);
-        match &self.failed {
+        // That an earlier process did not answer says nothing of this one.
+        match self.failed.as_ref().filter(|f| f.worker_pid == worker_pid) {
             Some(failed) if !is_proven || failed.count >= PROBE_FAILURES_MAX => Port::Closed {
                 by: name(failed.by),
                 error: failed.error.clone(),

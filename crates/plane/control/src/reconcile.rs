@@ -160,7 +160,7 @@ impl Reconcile {
             let facts = facts(record, members.relays.get(id), &state, now, self.inner.started);
             let Standing { state: standing, reason, .. } = standing(&facts);
             let unready = members
-                .unready(*id, standing == RelayState::Ready, now)
+                .stands(*id, standing, now)
                 .max(away(standing, &facts));
             // Asked for only where it decides: every node is looked at.
             let (nodes_on, nodes_off) = if record.capacity && unready >= readiness::lost_after(facts.stopped)

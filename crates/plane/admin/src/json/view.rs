@@ -156,6 +156,10 @@ pub struct Relay {
     pub state: String,
     /// Why it is not ready; empty when it is.
     pub state_reason: String,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    #[serde(default)]
+    pub starting: bool,
     /// Whether endpoints are placed on it.
     pub capacity: bool,
     /// When it was added.
@@ -203,6 +207,7 @@ impl From<api::RelayView> for Relay {
             local: r.local,
             state: r.state.as_str().to_owned(),
             state_reason: r.state_reason,
+            starting: r.starting,
             capacity: r.capacity,
             created_at: time(r.created_at),
             enrolled_at: r.enrolled_at.map(time),
@@ -257,6 +262,10 @@ pub struct Node {
     pub state: String,
     /// Why it is not ready; empty when it is.
     pub state_reason: String,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    #[serde(default)]
+    pub starting: bool,
     /// When it was added.
     pub created_at: String,
     /// When it enrolled.
@@ -299,6 +308,7 @@ impl From<api::NodeView> for Node {
             name: n.name.to_string(),
             state: n.state.as_str().to_owned(),
             state_reason: n.state_reason,
+            starting: n.starting,
             created_at: time(n.created_at),
             enrolled_at: n.enrolled_at.map(time),
             last_seen: n.last_seen.map(time),
@@ -345,6 +355,10 @@ pub struct Link {
     pub placement_reason: String,
     /// `pending` or `ready`.
     pub state: String,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    #[serde(default)]
+    pub starting: bool,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
     /// Why the consumer cannot listen; empty while it can, or has not said.
@@ -396,6 +410,7 @@ impl From<api::LinkView> for Link {
             relays: l.relays.into_iter().map(Into::into).collect(),
             placement_reason: l.placement_reason,
             state: l.state.as_str().to_owned(),
+            starting: l.starting,
             waiting_for: l.waiting_for,
             listen_error: l.listen_error,
             last_refusal: l.last_refusal.map(Into::into),

@@ -41,6 +41,7 @@ fn relay(name: &str, state: RelayState) -> RelayView {
         local: false,
         state,
         state_reason: "its port has not been verified yet".to_owned(),
+        starting: false,
         unreached_by: Vec::new(),
         capacity: true,
         created_at: NOW.minus(DAY),
@@ -77,6 +78,7 @@ fn node(name: &str, state: NodeState) -> NodeView {
         name: name.parse().unwrap(),
         state,
         state_reason: "it is connected to none of its relays".to_owned(),
+        starting: false,
         created_at: NOW.minus(DAY),
         enrolled_at: Some(NOW.minus(DAY)),
         last_seen: None,
@@ -118,6 +120,7 @@ fn link(name: &str, relays: &[&RelayView], waits: &[&str]) -> LinkView {
         } else {
             LinkState::Pending
         },
+        starting: false,
         waiting_for: waits.iter().map(|wait| (*wait).to_owned()).collect(),
         listen_error: String::new(),
         last_refusal: None,
@@ -365,6 +368,30 @@ fn time_is_given_to_what_begins() {
     );
     look.status.uptime = Duration::from_secs(1);
     assert_eq!(lines(&look), [""; 0], "it has not heard of anybody yet");
+}
+
+/// Who was started again is no trouble while it comes up, nor is what waits for it: the pool settles. What it refuses
+/// is said at once, and so is what takes longer than it may.
+#[test]
+fn who_is_starting_is_no_trouble_yet() {
+    let (mut coming, mut daemon) = (relay("a", RelayState::NotReady), node("n", NodeState::NotReady));
+    let mut waits = link("db", &[&coming], &["no relay is ready to carry it"]);
+    (coming.starting, daemon.starting, waits.starting) = (true, true, true);
+    let mut look = look(vec![coming], vec![daemon], vec![waits]);
+    assert_eq!(lines(&look), [""; 0]);
+    assert_eq!(crate::verdict::verdict(&look, &warnings(&look)), "settling");
+    look.nodes[0].policy.refused = "the documents cannot be kept".to_owned();
+    assert_eq!(lines(&look), ["warning NODE_NOT_READY n"]);
+    look.nodes.clear();
+    (look.relays[0].starting, look.links[0].starting) = (false, false);
+    assert_eq!(
+        lines(&look),
+        [
+            "critical NO_RELAY_READY ",
+            "critical LINK_NOT_READY db",
+            "warning RELAY_NOT_READY a"
+        ]
+    );
 }
 
 /// Relays that hold newer policies go on: no host is to be started, and the control plane's own numbers stand

@@ -194,6 +194,9 @@ pub struct RelayView {
     pub state: RelayState,
     /// Why it is not ready; empty when it is.
     pub state_reason: String,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    pub starting: bool,
     /// The connected nodes whose word is why it does not count as ready: they cannot reach it.
     pub unreached_by: Vec<Name>,
     /// Whether endpoints are placed on it.
@@ -254,6 +257,9 @@ pub struct NodeView {
     pub state: NodeState,
     /// Why it is not ready; empty when it is.
     pub state_reason: String,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    pub starting: bool,
     /// When it was added.
     pub created_at: WallTime,
     /// When it enrolled.
@@ -309,6 +315,9 @@ pub struct LinkView {
     pub placement_reason: String,
     /// How it stands.
     pub state: LinkState,
+    /// Whether it is only just starting: it is not ready, nothing is known to be wrong, and it has not taken
+    /// longer than it may.
+    pub starting: bool,
     /// What is missing until it is ready, one sentence each.
     pub waiting_for: Vec<String>,
     /// Why the consumer cannot listen; empty while it can, or has not said.

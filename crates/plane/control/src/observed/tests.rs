@@ -50,8 +50,8 @@ fn a_newer_session_takes_the_place_of_an_older() {
     assert!(observed.lock().connected().is_empty());
 
     let node = NodeId::from_bytes([1; 16]);
-    let (first, _asked) = observed.open_node(node, String::new(), None, old);
-    let (second, _asked) = observed.open_node(node, String::new(), None, new);
+    let (first, _asked) = observed.open_node(node, String::new(), None, old, MonoTime(0));
+    let (second, _asked) = observed.open_node(node, String::new(), None, new, MonoTime(0));
     observed.close_node(node, first.number, gone(3));
     assert!(observed.lock().nodes[&node].session.is_some());
     observed.close_node(node, second.number, gone(4));
@@ -100,7 +100,7 @@ fn witnesses_are_connected_nodes() {
     let observed = Observed::default();
     for (n, connected) in [(1, true), (2, false), (3, true)] {
         let node = NodeId::from_bytes([n; 16]);
-        let (session, _asked) = observed.open_node(node, String::new(), None, CancellationToken::new());
+        let (session, _asked) = observed.open_node(node, String::new(), None, CancellationToken::new(), MonoTime(0));
         let reach = Reach {
             connected,
             rtt_us: None,
@@ -124,4 +124,26 @@ fn witnesses_are_connected_nodes() {
     }
     assert_eq!(observed.lock().witnesses(relay(1)), (1, 1));
     assert_eq!(observed.lock().witnesses(relay(2)), (0, 0));
+}
+
+/// R-UI-01: how long a relay stands as it does begins anew with each state; how long it is not ready does not.
+#[test]
+fn how_long_a_relay_stands_so_is_counted_by_state() {
+    use RelayState::{NotReady, Offline, Ready};
+    let at = |seconds| MonoTime(0).plus(Duration::from_secs(seconds));
+    let mut members = Members::default();
+    assert_eq!(members.stood(relay(1), NotReady, at(9)), Duration::ZERO);
+    for (state, now, unready) in [(Offline, 0, 0), (Offline, 60, 60), (NotReady, 61, 61)] {
+        let for_so_long = members.stands(relay(1), state, at(now));
+        assert_eq!(for_so_long, Duration::from_secs(unready));
+    }
+    members.stands(relay(1), NotReady, at(70));
+    assert_eq!(members.stood(relay(1), NotReady, at(71)), Duration::from_secs(10));
+    assert_eq!(
+        members.stood(relay(1), Ready, at(71)),
+        Duration::ZERO,
+        "not looked at yet"
+    );
+    assert_eq!(members.stands(relay(1), Ready, at(72)), Duration::ZERO);
+    assert_eq!(members.stood(relay(1), Ready, at(75)), Duration::from_secs(3));
 }

@@ -239,6 +239,50 @@ fn capacity_is_lost_with_witnesses_only() {
     assert!(capacity(true, stopped(5, 1)), "its worker lives on");
 }
 
+/// A relay that comes up has a while; one that was ready, or whose fault is known, has none.
+#[test]
+fn a_relay_that_starts_is_no_fault_for_a_while() {
+    let just = Duration::ZERO;
+    let late = START_MAX;
+    let coming = [
+        worker(|w| w.state = WorkerState::Starting),
+        worker(|w| w.holds_policy = false),
+        Facts {
+            port: Port::Unknown,
+            ..ready()
+        },
+        Facts {
+            worker: None,
+            ..ready()
+        },
+    ];
+    for facts in coming {
+        let stands = standing(&facts);
+        assert!(
+            stands.is_starting(just) && !stands.is_starting(late),
+            "{stands:?}"
+        );
+    }
+    let faults = [
+        ready(),
+        worker(|w| w.state = WorkerState::CrashLoop),
+        worker(|w| w.policy_refused = "older".to_owned()),
+        Facts {
+            unreached: "no node reaches it".to_owned(),
+            ..ready()
+        },
+        Facts {
+            away: Some(OFFLINE_AFTER),
+            worker: None,
+            ..ready()
+        },
+    ];
+    for facts in faults {
+        let stands = standing(&facts);
+        assert!(!stands.is_starting(just), "{stands:?}");
+    }
+}
+
 fn asked(probes: &mut Probes, by: RelayId, n: u8, now: MonoTime) {
     probes.last_prober = Some(by);
     probes.asked = Some(Asked {
@@ -315,4 +359,9 @@ fn failures_in_a_row_close_a_port() {
     assert!(matches!(probes.port(7, named), Port::Closed { .. }));
     assert_eq!(probes.next(relay(1), 7, &[relay(2)], at(8)), None);
     assert_eq!(probes.next(relay(1), 7, &[relay(2)], at(9)), Some(relay(2)));
+    assert_eq!(
+        probes.port(8, named),
+        Port::Unknown,
+        "a process that was started since has not been tried"
+    );
 }

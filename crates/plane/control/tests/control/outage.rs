@@ -265,6 +265,50 @@ async fn the_figures_of_a_relay_that_vanished_are_not_known() {
     plane.stop().await;
 }
 
+/// R-UI-01: a relay that comes back after an hour is starting, and after a while it should have started.
+#[tokio::test]
+async fn a_relay_that_comes_back_is_starting_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let member = plane.relay("one").await;
+    let relay = Relay::connect(&plane, &member).await;
+    let stands = async |c: &Control| {
+        let relay = c.relay("one").await.unwrap();
+        (relay.state, relay.starting)
+    };
+    plane
+        .until("it is ready", async |c| {
+            stands(c).await == (RelayState::Ready, false)
+        })
+        .await;
+    relay.say_goodbye().await;
+    plane
+        .until("it is offline", async |c| {
+            stands(c).await == (RelayState::Offline, false)
+        })
+        .await;
+    plane.clock.pass(Duration::from_secs(3600));
+    let relay = Relay::connect(&plane, &member).await;
+    let starts = |status: &mut fairlead_rpc::pb::RelayStatus| {
+        status.worker_state = fairlead_rpc::pb::WorkerState::Starting.into();
+    };
+    plane
+        .until("it is starting", async |c| {
+            // Again: a policy that comes is answered by a report of its own.
+            relay.report_with(starts).await;
+            stands(c).await == (RelayState::NotReady, true)
+        })
+        .await;
+    plane.clock.pass(Duration::from_secs(15));
+    plane
+        .until("it takes too long", async |c| {
+            relay.report_with(starts).await;
+            stands(c).await == (RelayState::NotReady, false)
+        })
+        .await;
+    plane.stop().await;
+}
+
 /// A relay that says goodbye has its links placed elsewhere within seconds, not after the half minute that a
 /// relay without a word gets; one that comes back sooner keeps them.
 #[tokio::test]

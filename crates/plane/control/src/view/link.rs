@@ -1,0 +1,180 @@
+//! Links: where they are placed, and what they wait for.
+
+use super::{Viewer, starting};
+use crate::api::{LinkState, LinkView, Ref, RefusalView};
+use crate::observed::NodeReport;
+use crate::record::LinkRecord;
+use fairlead_model::{Generation, NodeId, RefusalCode, RelayId};
+
+impl Viewer<'_> {
+    pub(crate) fn link(&self, record: &LinkRecord) -> LinkView {
+        let placement = self.documents.placements.get(&record.id.0);
+        let relays: Vec<RelayId> = placement.map(|p| p.relays().collect()).unwrap_or_default();
+        let waiting_for = self.link_waits(record, &relays);
+        let listen_error = self.listen_error(record);
+        let starting = !waiting_for.is_empty()
+            && listen_error.is_empty()
+            && starting::link(
+                self.wall.since(record.created_at.into()),
+                [record.consumer.0, record.publisher.0].map(|id| self.ages(id)),
+                self.carriers(relays.iter().copied()),
+            );
+        LinkView {
+            id: record.id.0,
+            name: record.name.0.clone(),
+            from: self.node_ref(record.consumer.0),
+            to: self.node_ref(record.publisher.0),
+            target: record.target.0.clone(),
+            listen: record.listen.0,
+            class: record.class.0,
+            endpoint: record.endpoint.0,
+            generation: Generation(record.generation),
+            route: record.route.0,
+            created_at: record.created_at.into(),
+            relays: relays
+                .iter()
+                .filter_map(|id| self.state.relay(*id))
+                .map(|r| Ref {
+                    id: r.id.0,
+                    name: r.name.0.clone(),
+                })
+                .collect(),
+            placement_reason: placement.map_or_else(
+                || "it has not been planned yet".to_owned(),
+                |p| p.reason.to_string(),
+            ),
+            state: if waiting_for.is_empty() {
+                LinkState::Ready
+            } else {
+                LinkState::Pending
+            },
+            starting,
+            waiting_for,
+            listen_error,
+            last_refusal: self.last_refusal(record),
+        }
+    }
+
+    fn listen_error(&self, record: &LinkRecord) -> String {
+        let consumer = self.members.nodes.get(&record.consumer.0);
+        let status = consumer
+            .filter(|n| n.session.is_some())
+            .and_then(|n| n.status.as_ref());
+        let listener = status.and_then(|s| s.listeners.get(&record.route.0));
+        listener.map(|l| l.error.clone()).unwrap_or_default()
+    }
+
+    fn last_refusal(&self, record: &LinkRecord) -> Option<RefusalView> {
+        let consumer = self.members.nodes.get(&record.consumer.0)?;
+        let listener = consumer.status.as_ref()?.listeners.get(&record.route.0)?;
+        let refusal = listener.last_refusal?;
+        let code = u16::try_from(refusal.code)
+            .ok()
+            .and_then(RefusalCode::from_number);
+        Some(RefusalView {
+            code: code.map_or("UNKNOWN", RefusalCode::as_str),
+            message: code.map_or_else(
+                || format!("a code of a newer version: {}", refusal.code),
+                |code| code.message().to_owned(),
+            ),
+            at: refusal.at,
+            count: refusal.count,
+        })
+    }
+
+    /// What is missing until a connection to the link's listener is carried.
+    fn link_waits(&self, record: &LinkRecord, relays: &[RelayId]) -> Vec<String> {
+        let mut waits = Vec::new();
+        let consumer = self.node_ref(record.consumer.0).name;
+        let publisher = self.node_ref(record.publisher.0).name;
+        let report = |id: NodeId| {
+            self.members
+                .nodes
+                .get(&id)
+                .filter(|n| n.session.is_some())
+                .and_then(|n| n.status.as_ref())
+        };
+        let from = report(record.consumer.0);
+        let to = report(record.publisher.0);
+        let is_registered_at = |r: &RelayId| to.is_some_and(|to| is_registered(to, *r, record));
+        let registered = relays.iter().any(is_registered_at);
+        // A relay where it is registered carries it, even out of the control plane's sight.
+        let lacks_relay = !registered && !relays.iter().any(|r| self.is_relay_ready(*r));
+        if lacks_relay {
+            waits.push(self.no_relay(relays));
+        }
+        let away = |id: NodeId| {
+            let enrolled = self.state.node(id).is_some_and(|n| n.enrolled.is_some());
+            if enrolled {
+                "is not connected"
+            } else {
+                "has not enrolled yet"
+            }
+        };
+        if from.is_none() {
+            waits.push(format!("consumer {consumer} {}", away(record.consumer.0)));
+        }
+        if to.is_none() {
+            waits.push(format!("publisher {publisher} {}", away(record.publisher.0)));
+        }
+        // Each of these two follows from what is named before it: that is said once.
+        if to.is_some() && !registered && !lacks_relay {
+            waits.push(format!(
+                "publisher {publisher} has not registered it on a relay yet"
+            ));
+        }
+        if let Some(from) = from
+            && registered
+            && !relays
+                .iter()
+                .any(|r| is_registered_at(r) && from.relays.get(r).is_some_and(|reach| reach.connected))
+        {
+            waits.push(format!(
+                "consumer {consumer} reaches no relay where it is registered yet"
+            ));
+        }
+        let grants = self.documents.grants.get(&record.consumer.0);
+        if let (Some(held), Some(wanted)) = (from.and_then(|s| s.grants), grants)
+            && held != wanted.digest()
+        {
+            waits.push(format!("consumer {consumer} does not hold its grants yet"));
+        }
+        match from.map(|s| s.listeners.get(&record.route.0)) {
+            Some(Some(listener)) if !listener.error.is_empty() => {
+                waits.push(format!(
+                    "consumer {consumer} cannot listen on {}: {}",
+                    record.listen.0, listener.error
+                ));
+            }
+            Some(Some(listener)) if listener.listening => {}
+            Some(Some(_) | None) => {
+                waits.push(format!(
+                    "consumer {consumer} does not listen on {} yet",
+                    record.listen.0
+                ));
+            }
+            None => {}
+        }
+        waits
+    }
+
+    /// That none of a link's relays is ready, and why; none is said to be at fault where it has none.
+    fn no_relay(&self, relays: &[RelayId]) -> String {
+        let why = relays.iter().filter_map(|id| {
+            let record = self.state.relay(*id)?;
+            Some(format!("relay {}: {}", record.name.0, self.standing(record).reason))
+        });
+        let why: Vec<String> = why.collect();
+        match why.as_slice() {
+            [] => "no relay is ready to carry it".to_owned(),
+            why => format!("no relay is ready to carry it ({})", why.join("; ")),
+        }
+    }
+}
+
+fn is_registered(publisher: &NodeReport, relay: RelayId, link: &LinkRecord) -> bool {
+    publisher
+        .relays
+        .get(&relay)
+        .is_some_and(|reach| reach.registered.contains(&link.endpoint.0))
+}
