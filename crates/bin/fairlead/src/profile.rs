@@ -120,6 +120,14 @@ pub(crate) fn client(connection: &Connection) -> Result<RestClient, Failure> {
     Ok(new_client(control, cas, token)?)
 }
 
+/// Where the control plane's address is from.
+pub(crate) fn control_place(connection: &Connection) -> &'static str {
+    match connection.given().control {
+        Some(_) => "--control (or FAIRLEAD_CONTROL)",
+        None => "the profile of `fairlead login`",
+    }
+}
+
 /// Where a fault of the connection is: at its flag, or in the profile, which nobody writes by hand.
 const fn place(flag: &'static str, given: bool) -> &'static str {
     match given {

@@ -121,6 +121,11 @@ impl RestClient {
         })
     }
 
+    /// Whose it is.
+    pub(crate) const fn control(&self) -> &HostPort {
+        &self.control
+    }
+
     /// The verifier, for what the handshake has shown.
     pub(crate) fn verifier(&self) -> &ControlVerifier {
         &self.verifier

@@ -1,5 +1,7 @@
 //! Checks by way of the control plane.
 
+mod coming;
+mod reach;
 mod tunnels;
 
 use super::TCP_SHUT;
@@ -46,15 +48,11 @@ impl Failing for Unknown {
 pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     let client = profile::client(&flags.connection)?;
     let mut report = Report::default();
-    let pool = match read(&client).await {
+    let pool = match coming::settled(&client).await {
         Ok(pool) => pool,
         Err(error) => {
-            report.on("control plane").failed(
-                "reach",
-                fairlead_telemetry::chain(&error),
-                "see that it runs and that --control and --ca-file are right; on a member's host, \
-                 `fairlead doctor --dir` and its folder, such as /var/lib/fairlead/node, checks without it",
-            );
+            let place = profile::control_place(&flags.connection);
+            reach::failed(&mut report, client.control(), place, &error).await;
             return Ok(report);
         }
     };
@@ -256,6 +254,7 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
             format!("{state}: {}", relay.state_reason),
             "start its relay service, if that was not meant to last",
         ),
+        "not-ready" if relay.starting => subject.warning("state", starts(&relay.state_reason), AGAIN),
         state => subject.failed(
             "state",
             format!("{state}: {}", relay.state_reason),
@@ -302,6 +301,14 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
     policy(subject, "relay", &relay.policy);
     lease(subject, &relay.policy);
 }
+
+/// Of what still comes by itself after it was waited for.
+fn starts(reason: &str) -> String {
+    format!("on its way: {reason}")
+}
+
+/// What to do about it.
+const AGAIN: &str = "run this again in a moment; what takes longer than it should is a warning then";
 
 /// What to do for a member that has not enrolled.
 fn enrol(kind: &str, name: &str) -> String {
@@ -475,6 +482,7 @@ fn member_node(subject: &mut Subject<'_>, node: &json::Node, relay_ready: bool) 
             subject.warning("state", node.state_reason.clone(), &enrol("node", &node.name));
             return;
         }
+        "not-ready" if node.starting => subject.warning("state", starts(&node.state_reason), AGAIN),
         "not-ready" if !relay_ready => {
             subject.failed("state", format!("not-ready: {}", node.state_reason), NO_RELAY);
         }
@@ -527,6 +535,10 @@ fn member_link(subject: &mut Subject<'_>, link: &json::Link) {
         } else {
             "once this is mended, the link is ready by itself"
         };
+        if link.starting {
+            subject.warning("state", starts(&once(wait)), AGAIN);
+            continue;
+        }
         subject.failed("state", once(wait), advice);
     }
     if let Some(refusal) = &link.last_refusal {

@@ -12,7 +12,7 @@ fn policy_json() -> Value {
     json!({"wanted": null, "applied": null, "refused": "", "lease_not_after": null})
 }
 
-fn relay(change: impl FnOnce(&mut json::Relay)) -> json::Relay {
+pub(super) fn relay(change: impl FnOnce(&mut json::Relay)) -> json::Relay {
     let mut relay = serde_json::from_value(json!({
         "id": "r", "name": "relay-1", "state": "ready", "state_reason": "", "address": "192.0.2.1:9443",
         "failure_domain": "h", "local": false, "capacity": true, "created_at": "", "enrolled_at": null, "last_seen": null,
@@ -27,7 +27,7 @@ fn relay(change: impl FnOnce(&mut json::Relay)) -> json::Relay {
     relay
 }
 
-fn node(change: impl FnOnce(&mut json::Node)) -> json::Node {
+pub(super) fn node(change: impl FnOnce(&mut json::Node)) -> json::Node {
     let mut node = serde_json::from_value(json!({
         "id": "n", "name": "alpha", "state": "ready", "state_reason": "", "created_at": "", "enrolled_at": null,
         "last_seen": null, "version": "", "policy": policy_json(), "live_streams": 0, "memory_bytes": 0,
@@ -40,7 +40,7 @@ fn node(change: impl FnOnce(&mut json::Node)) -> json::Node {
     node
 }
 
-fn link(listen_error: &str, waits: &[&str]) -> json::Link {
+pub(super) fn link(listen_error: &str, waits: &[&str]) -> json::Link {
     serde_json::from_value(json!({
         "id": "l", "name": "db", "from": reference("alpha"), "to": reference("beta"), "target": "127.0.0.1:5",
         "listen": "127.0.0.1:4", "class": "standard", "endpoint": "", "generation": 1, "route": "",
@@ -48,6 +48,21 @@ fn link(listen_error: &str, waits: &[&str]) -> json::Link {
         "listen_error": listen_error,
     }))
     .unwrap()
+}
+
+pub(super) fn pool(relay: json::Relay, node: json::Node, link: json::Link) -> Pool {
+    Pool {
+        status: serde_json::from_value(json!({
+            "version": "", "trust_domain": "", "ca_pin": "", "advertised": "", "lab": false, "uptime": "", "uptime_s": 0,
+            "leader_term": 1, "policy_epoch": 1, "policy_revision": 1, "relays_ready": 1, "relays": 1,
+            "nodes_ready": 1, "nodes": 1, "links_ready": 0, "links": 1, "audit_seq": 1,
+        }))
+        .unwrap(),
+        warnings: Vec::new(),
+        relays: vec![relay],
+        nodes: vec![node],
+        links: vec![link],
+    }
 }
 
 /// The checks that `look` makes.
@@ -66,18 +81,7 @@ fn one<'a>(checks: &'a [Check], name: &str) -> &'a Check {
 /// else with all that there are.
 #[test]
 fn an_unknown_name_is_answered_with_candidates_of_every_kind() {
-    let pool = Pool {
-        status: serde_json::from_value(json!({
-            "version": "", "trust_domain": "", "ca_pin": "", "advertised": "", "lab": false, "uptime": "", "uptime_s": 0,
-            "leader_term": 1, "policy_epoch": 1, "policy_revision": 1, "relays_ready": 1, "relays": 1,
-            "nodes_ready": 1, "nodes": 1, "links_ready": 0, "links": 1, "audit_seq": 1,
-        }))
-        .unwrap(),
-        warnings: Vec::new(),
-        relays: vec![relay(|_| {})],
-        nodes: vec![node(|_| {})],
-        links: vec![link("", &[])],
-    };
+    let pool = pool(relay(|_| {}), node(|_| {}), link("", &[]));
     let told = |name: &str| unknown(name, &pool).to_string();
     let none = |name: &str| format!("there is no relay, node or link `{name}`");
     for (typed, meant) in [("realy-1", "relay-1"), ("alhpa", "alpha"), ("dbb", "db")] {
@@ -272,4 +276,22 @@ fn a_pool_without_a_ready_relay_is_said_of_every_name() {
     };
     assert_eq!(of(Some("db")), [("NO_RELAY_READY", ""), ("LINK_NOT_READY", "db")]);
     assert_eq!(of(None).len(), all.len());
+}
+
+/// What is still on its way after a while is no failure yet.
+#[test]
+fn what_is_on_its_way_is_no_failure() {
+    let coming = relay(|r| (r.state, r.starting) = ("not-ready".to_owned(), true));
+    let daemon = node(|n| (n.state, n.starting) = ("not-ready".to_owned(), true));
+    let mut waits = link("", &["its grants"]);
+    waits.starting = true;
+    for found in [
+        checks(|s| member_relay(s, &coming)),
+        checks(|s| member_node(s, &daemon, false)),
+        checks(|s| member_link(s, &waits)),
+    ] {
+        let state = one(&found, "state");
+        assert_eq!(state.outcome, Outcome::Warning, "{state:?}");
+        assert!(state.found.starts_with("on its way: "), "{state:?}");
+    }
 }
