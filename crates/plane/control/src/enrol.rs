@@ -8,7 +8,7 @@ use crate::api::{ApiError, EnrolRequest, Enrolled, Faults, MemberRole};
 use crate::audit::AuditNote;
 use crate::authority::{CERTIFICATE_LIFETIME, Csr};
 use crate::control::Control;
-use crate::fingerprint::{self, same_host};
+use crate::fingerprint::{self, HOST_KEY, same_by, same_host};
 use crate::ledger::{Change, Turn};
 use crate::record::{
     At, EnrolledRecord, EnrolmentRecord, MemberKey, NodeRecord, RelayRecord, UsedRecord, key,
@@ -215,24 +215,27 @@ impl Control {
         if self.0.settings.lab {
             return Ok(());
         }
-        let holder = turn.state().relays.values().map(|k| &k.record).find(|other| {
-            other.id != relay.id
-                && other
-                    .enrolled
-                    .as_ref()
-                    .is_some_and(|e| same_host(&e.host, &checked.request.host_fingerprint))
+        let others = turn.state().relays.values().map(|k| &k.record);
+        let holder = others.filter(|other| other.id != relay.id).find_map(|other| {
+            let enrolled = other.enrolled.as_ref()?;
+            Some((other, same_by(&enrolled.host, &checked.request.host_fingerprint)?))
         });
         match holder {
             None => Ok(()),
-            Some(holder) => Err(ApiError::new(
+            Some((holder, part)) => Err(ApiError::new(
                 ApiCode::HostHasRelay,
                 format!(
-                    "this host holds relay {0} already: {1} (a control plane with `lab = true` allows several, to try)",
+                    "this host holds relay {0} already, by {1}: {2}{3} (a control plane with `lab = true` allows \
+                     several, to try)",
                     holder.name.0,
-                    instead(holder)
+                    fingerprint::words(part),
+                    instead(holder),
+                    // A key is copied with a folder; the others may be a clone's.
+                    if part == HOST_KEY { "" } else { CLONE },
                 ),
             )
-            .with_detail("relay", &holder.name.0)),
+            .with_detail("relay", &holder.name.0)
+            .with_detail("same", part)),
         }
     }
 
@@ -309,6 +312,10 @@ impl Control {
         })
     }
 }
+
+/// For two hosts that are told apart by nothing.
+const CLONE: &str =
+    "; two hosts, one the other's clone? Give this one an id of its own: see cloned hosts in the guide";
 
 /// What to do on a host that holds this relay: what works depends on whether it ever came.
 fn instead(holder: &RelayRecord) -> String {

@@ -16,11 +16,32 @@ pub const HOST_KEY: &str = "host_key";
 /// Greatest length of a part: a digest of 64 bytes, hexadecimal.
 const PART_LEN_MAX: usize = 128;
 
-/// Whether two fingerprints are of one physical host: the host key decides; where it differs, the
-/// product UUID; where that is missing, the machine id.
-pub(crate) fn same_host(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+/// The part by which two fingerprints are of one physical host: the host key decides; where it differs, the
+/// product UUID; where that is missing, the machine id. `None` where they are of two.
+pub(crate) fn same_by(
+    one: &BTreeMap<String, String>,
+    other: &BTreeMap<String, String>,
+) -> Option<&'static str> {
     let same = |part: &str| Some(one.get(part)? == other.get(part)?);
-    same(HOST_KEY) == Some(true) || same(PRODUCT).or_else(|| same(MACHINE)).unwrap_or(false)
+    if same(HOST_KEY) == Some(true) {
+        return Some(HOST_KEY);
+    }
+    let decides = [PRODUCT, MACHINE].into_iter().find_map(|part| Some((part, same(part)?)));
+    decides.filter(|(_, is_same)| *is_same).map(|(part, _)| part)
+}
+
+/// Whether two fingerprints are of one physical host.
+pub(crate) fn same_host(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    same_by(one, other).is_some()
+}
+
+/// What a part is on its host.
+pub(crate) fn words(part: &str) -> &'static str {
+    match part {
+        HOST_KEY => "its host key (`host.key`)",
+        PRODUCT => "its product UUID (/sys/class/dmi/id/product_uuid)",
+        _ => "its machine id (/etc/machine-id)",
+    }
 }
 
 /// Checks the parts of a request.
@@ -63,20 +84,26 @@ mod tests {
     fn hosts() {
         let host = parts(&[(HOST_KEY, "aa"), (MACHINE, "bb"), (PRODUCT, "cc")]);
         for (other, same) in [
-            (parts(&[(HOST_KEY, "aa")]), true),
-            (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "cc")]), true),
-            (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0"), (PRODUCT, "cc")]), true),
+            (parts(&[(HOST_KEY, "aa")]), Some(HOST_KEY)),
+            (
+                parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "cc")]),
+                Some(PRODUCT),
+            ),
+            (
+                parts(&[(HOST_KEY, "a0"), (MACHINE, "b0"), (PRODUCT, "cc")]),
+                Some(PRODUCT),
+            ),
             // A clone of the image on other hardware.
             (
                 parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "c0")]),
-                false,
+                None,
             ),
-            (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb")]), true),
-            (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0")]), false),
-            (parts(&[(HOST_KEY, "a0")]), false),
+            (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb")]), Some(MACHINE)),
+            (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0")]), None),
+            (parts(&[(HOST_KEY, "a0")]), None),
         ] {
-            assert_eq!(same_host(&host, &other), same, "{other:?}");
-            assert_eq!(same_host(&other, &host), same, "{other:?}");
+            assert_eq!(same_by(&host, &other), same, "{other:?}");
+            assert_eq!(same_by(&other, &host), same, "{other:?}");
         }
         let mut faults = Faults::default();
         check(&parts(&[(MACHINE, "xyz"), ("serial", "1")]), &mut faults);

@@ -216,18 +216,37 @@ async fn one_host_holds_one_relay() {
     let plane = Plane::start_with(dir.path(), false, Arc::default()).await;
     let (first, second) = (plane.add_relay("one").await, plane.add_relay("two").await);
     let key = KeyPair::generate().unwrap();
-    plane
-        .control
-        .enrol(request(&plane, "relay", &first, "a", &key), FROM)
-        .await
-        .unwrap();
+    // All on one machine; its key is what it enrols with.
+    let on = |host: &str, token: &str| {
+        let mut request = request(&plane, "relay", token, host, &key);
+        request
+            .host_fingerprint
+            .insert("machine".to_owned(), "bb".to_owned());
+        request
+    };
+    plane.control.enrol(on("a", &first), FROM).await.unwrap();
     let refused = plane
         .control
-        .enrol(request(&plane, "relay", &second, "a", &key), FROM)
+        .enrol(on("a", &second), FROM)
         .await
         .unwrap_err();
     assert_eq!(refused.code, ApiCode::HostHasRelay);
     assert_eq!(refused.details["relay"], "one");
+    // By what the two are one host is said: it may be a clone.
+    assert_eq!(refused.details["same"], "host_key");
+    assert!(
+        refused.message.starts_with("this host holds relay one already, by its host key"),
+        "{refused}"
+    );
+    let refused = plane
+        .control
+        .enrol(on("c", &second), FROM)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.details["same"], "machine");
+    for words in ["by its machine id (/etc/machine-id)", "clone", "`fairlead relay token one`"] {
+        assert!(refused.message.contains(words), "{words}: {refused}");
+    }
     // What it advises works: a new token for one that never came.
     assert!(
         refused.message.contains("`fairlead relay token one`"),
