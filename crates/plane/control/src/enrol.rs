@@ -96,7 +96,10 @@ impl Control {
                     "this is an admin token; a member enrols with the token that `fairlead relay add`, `node add` \
                      or `token` shows for it"
                 }
-                false => "the token was never issued, or a newer one has taken its place",
+                false => {
+                    "this control plane has no such token: it was never issued, a newer one has taken its place, or the \
+                     control plane was restored from a backup that is older than it; ask for a new one"
+                }
             };
             return Err(ApiError::new(ApiCode::TokenUnknown, what));
         };

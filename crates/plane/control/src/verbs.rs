@@ -40,7 +40,8 @@ impl Control {
         let refused = || {
             ApiError::new(
                 ApiCode::Unauthenticated,
-                "no such token: it is wrong or was revoked",
+                "no such token: it is wrong, was revoked, or is newer than the backup that this control plane was restored \
+                 from",
             )
         };
         if secret.is_empty() || secret.len() > SECRET_LEN_MAX {

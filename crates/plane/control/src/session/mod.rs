@@ -205,23 +205,27 @@ fn enrolled(state: &State, member: MemberKey, caller: Caller) -> Result<(), Stat
         Ok(())
     } else {
         Err(Status::permission_denied(
-            "this member has enrolled again with another key; this one is no longer accepted",
+            "this control plane knows this member by another key: its host enrolled again since, or this control plane was restored \
+             from a backup that is older than the enrolment; stop this daemon, or remove the member, add it again and \
+             enrol the host into an empty folder",
         ))
     }
 }
 
+/// Not there is all that is known: a store that was restored has never heard of what came after its backup.
 fn gone() -> Status {
     Status::permission_denied(
-        "this member is not enrolled here any more: it was removed; stop its daemon, or add it again and enrol it into \
-         an empty folder",
+        "this control plane does not know this member: it was removed, or the control plane was restored from a backup \
+         that is older than the member; stop its daemon, or add it again and enrol its host into an empty folder",
     )
 }
 
-/// A new token was made for a member that had not come yet: its older enrolment ended with that.
+/// Mostly a new token was made for a member that had not come yet: its older enrolment ended with that.
 fn superseded() -> Status {
     Status::permission_denied(
-        "this enrolment was superseded: a newer token was made for the member before this host connected; stop this \
-         daemon, and enrol the host with the newer token into an empty folder",
+        "this enrolment does not count here: it was superseded by a newer token that was made for the member before this \
+         host connected, or this control plane was restored from a backup that is older than the enrolment; stop this \
+         daemon, and enrol the host with a new token into an empty folder",
     )
 }
 

@@ -62,10 +62,10 @@ async fn a_node_is_removed_when_no_link_uses_it() {
     node.until("its session has ended", |v| v.ended.is_some()).await;
     let refused = attempt(&plane, &alpha).await;
     assert_eq!(refused.code(), Code::PermissionDenied);
-    assert!(
-        refused.message().contains("not enrolled here any more"),
-        "{refused}"
-    );
+    // It may also be that its store never heard of it.
+    for words in ["does not know this member: it was removed", "restored from a backup"] {
+        assert!(refused.message().contains(words), "{words}: {refused}");
+    }
     let gone = plane.control.node("alpha").await.unwrap_err();
     assert_eq!(gone.code, ApiCode::NotFound);
 
@@ -131,7 +131,10 @@ async fn an_enrolment_that_was_lost_is_replaced() {
         let is_node = role == MemberRole::Node;
         if is_node {
             let refused = attempt(&plane, &lost).await;
-            assert!(refused.message().contains("was superseded"), "{refused}");
+            assert!(
+                refused.message().contains("was superseded by a newer token"),
+                "{refused}"
+            );
         }
         let found = Member::enrol(&plane, role.as_str(), &token).await;
         assert_eq!(found.enrolled.identity, lost.enrolled.identity);
