@@ -84,7 +84,7 @@ impl EnrolError {
 impl Failing for EnrolError {
     fn exit(&self) -> Exit {
         match self {
-            Self::AlreadyEnrolled { .. } => Exit::Refused,
+            Self::AlreadyEnrolled { .. } => Exit::Conflict,
             Self::NotEmpty(_) | Self::Token(_) => Exit::Usage,
             Self::Rest(error) => error.exit(),
             Self::Running(error) => Exit::of_lock(error),
