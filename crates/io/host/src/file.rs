@@ -1,9 +1,10 @@
 //! Files that are whole or not there: written aside, synced, renamed; read up to a bound.
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Why a file could not be read or written. The environment failed, unless the variant says
@@ -29,11 +30,14 @@ pub enum FileError {
         /// The bound in bytes.
         max: usize,
     },
-    /// What is there is no file: a pipe, a socket or a device, which might never end, or never begin.
-    #[error("{} is no regular file: move it away and put the file in its place", path.display())]
+    /// What is there is no file: a pipe, a socket or a device, which might never end, or never begin; or a
+    /// symbolic link without an end.
+    #[error("{} is {kind}, no regular file: move it away and put the file in its place", path.display())]
     NotRegular {
         /// What stands in the file's place.
         path: PathBuf,
+        /// What it is.
+        kind: &'static str,
     },
     /// The file is not UTF-8.
     #[error("{} is not UTF-8 text", path.display())]
@@ -64,10 +68,41 @@ impl FileError {
         }
     }
 
+    /// Why a file could not be opened: where something else stands in its place, that is said.
+    pub(crate) fn opening(path: &Path, source: io::Error) -> Self {
+        let kind = match source.raw_os_error().map(Errno::from_raw_os_error) {
+            // A path through a loop has no end, wherever on it that is.
+            Some(Errno::LOOP) => Some("a symbolic link that leads back to itself, or behind one"),
+            // Sockets, and devices without a driver.
+            Some(Errno::NXIO) => fs::metadata(path).ok().and_then(|m| other_kind(m.file_type())),
+            Some(_) | None => None,
+        };
+        match kind {
+            Some(kind) => Self::NotRegular {
+                path: path.to_owned(),
+                kind,
+            },
+            None => Self::io("open", path, source),
+        }
+    }
+
     /// Whether the file is not there.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// What stands in a file's place; `None` for a file or a folder.
+fn other_kind(kind: fs::FileType) -> Option<&'static str> {
+    if kind.is_fifo() {
+        Some("a pipe")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else if kind.is_char_device() || kind.is_block_device() {
+        Some("a device")
+    } else {
+        None
     }
 }
 
@@ -195,7 +230,13 @@ pub(crate) fn open_regular(path: &Path) -> Result<File, FileError> {
         // Opening a pipe that nobody writes into would hang.
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
-        .map_err(|e| FileError::io("open", path, e))?;
+        .map_err(|e| FileError::opening(path, e))?;
+    check_regular(&file, path)?;
+    Ok(file)
+}
+
+/// Refuses what is open and no file.
+pub(crate) fn check_regular(file: &File, path: &Path) -> Result<(), FileError> {
     let kind = file
         .metadata()
         .map_err(|e| FileError::io("read", path, e))?
@@ -203,12 +244,13 @@ pub(crate) fn open_regular(path: &Path) -> Result<File, FileError> {
     if kind.is_dir() {
         return Err(FileError::io("read", path, io::ErrorKind::IsADirectory.into()));
     }
-    if !kind.is_file() {
-        return Err(FileError::NotRegular {
+    match other_kind(kind) {
+        Some(kind) => Err(FileError::NotRegular {
             path: path.to_owned(),
-        });
+            kind,
+        }),
+        None => Ok(()),
     }
-    Ok(file)
 }
 
 /// Reads a text of at most `max` bytes that somebody names on a command line: a pipe will do.
@@ -216,7 +258,7 @@ pub(crate) fn open_regular(path: &Path) -> Result<File, FileError> {
 /// # Errors
 /// As [`read_text`], but for what is no regular file.
 pub fn read_given(path: &Path, max: usize) -> Result<String, FileError> {
-    let file = File::open(path).map_err(|e| FileError::io("open", path, e))?;
+    let file = File::open(path).map_err(|e| FileError::opening(path, e))?;
     text(read_open(&file, path, max)?, path)
 }
 

@@ -84,7 +84,8 @@ impl FolderLock {
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(|e| FileError::io("open", &path, e))?;
+            .map_err(|e| FileError::opening(&path, e))?;
+        file::check_regular(&file, &path)?;
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -57,6 +57,14 @@ impl Backend {
             Self::Redb => crate::redb::FILE,
             Self::Sled => crate::sled::FOLDER,
         })
+    }
+
+    /// Whether it keeps its data in a folder; otherwise in a file.
+    const fn is_folder(self) -> bool {
+        match self {
+            Self::Redb => false,
+            Self::Sled => true,
+        }
     }
 
     /// Opens the engine. A panic of a damaged store becomes an error.
@@ -131,6 +139,14 @@ pub enum OpenError {
         /// The file.
         file: PathBuf,
     },
+    /// Something else stands in the place of a file or folder of the store.
+    #[error("{} is {found}: move it away, and put what the store or its backup had there in its place", file.display())]
+    Kind {
+        /// What stands there.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
     /// What is on the disk is not what was written.
     #[error("{} is damaged: restore it from a backup, together with the keys of that backup", file.display())]
     Damaged {
@@ -183,6 +199,7 @@ pub(crate) fn open_with(
         .create(dir)
         .map_err(io)?;
     let lock = lock(dir)?;
+    check_kind(&backend.path(dir), backend.is_folder())?;
     check_marker(backend, dir, true)?;
     let failed = |source: EngineError| {
         let file = backend.path(dir);
@@ -222,12 +239,53 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(dir.join(LOCK_FILE))
-        .map_err(io)?;
+        .open(dir.join(LOCK_FILE));
+    check_kind(&dir.join(LOCK_FILE), false)?;
+    let file = file.map_err(io)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse { dir: dir.to_owned() }),
         Err(errno) => Err(io(errno.into())),
+    }
+}
+
+/// Refuses what stands in the place of a file, or of a folder: an engine would wait for a pipe, say. What is absent,
+/// or cannot be looked at, is for whoever opens it.
+fn check_kind(path: &Path, is_folder: bool) -> Result<(), OpenError> {
+    let found = match fs::metadata(path) {
+        Ok(meta) => match kind(meta.file_type()) {
+            FOLDER if is_folder => None,
+            FILE if !is_folder => None,
+            other => Some(other),
+        },
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            Some("a symbolic link that leads back to itself, or behind one")
+        }
+        Err(_) => None,
+    };
+    match found {
+        Some(found) => Err(OpenError::Kind {
+            file: path.to_owned(),
+            found,
+        }),
+        None => Ok(()),
+    }
+}
+
+const FOLDER: &str = "a folder";
+const FILE: &str = "a file";
+
+fn kind(kind: fs::FileType) -> &'static str {
+    if kind.is_dir() {
+        FOLDER
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_file() {
+        FILE
+    } else {
+        "a device"
     }
 }
 
@@ -238,6 +296,7 @@ fn check_marker(backend: Backend, dir: &Path, may_mark: bool) -> Result<(), Open
         source,
     };
     let path = dir.join(MARKER_FILE);
+    check_kind(&path, false)?;
     let is_own = |found: Backend, marker: &Path| {
         if found == backend {
             return Ok(());

@@ -155,7 +155,8 @@ fn reads_are_bounded() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// R-GEN-02: a pipe, socket or device in a file's place is named, and nobody waits for it.
+/// R-GEN-02: a pipe, socket, device or endless link in a file's place is named for what it is, with what to do, and
+/// nobody waits for it.
 #[test]
 fn what_is_no_file_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,22 +164,29 @@ fn what_is_no_file_is_not_waited_for() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
     let socket = dir.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let is_none = |error: FileError, path: &Path| {
-        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
-        matches!(error, FileError::NotRegular { .. })
-    };
+    let looped = dir.path().join("looped");
+    std::os::unix::fs::symlink("looped", &looped).unwrap();
     for read in [
         |path: &Path| read_bounded(path, 10).map(drop),
         |path: &Path| read_text(path, 10).map(drop),
         |path: &Path| crate::secret::read(path, 10).map(drop),
     ] {
-        assert!(is_none(read(&pipe).unwrap_err(), &pipe));
-        assert!(is_none(
-            read(Path::new("/dev/null")).unwrap_err(),
-            Path::new("/dev/null")
-        ));
-        // A socket cannot even be opened.
-        assert!(read(&socket).is_err());
+        for (path, is) in [
+            (pipe.as_path(), "a pipe"),
+            (socket.as_path(), "a socket"),
+            (looped.as_path(), "a symbolic link that leads back to itself"),
+            (Path::new("/dev/null"), "a device"),
+        ] {
+            let error = read(path).unwrap_err();
+            assert!(matches!(error, FileError::NotRegular { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                text.starts_with(&format!("{} is {is}", path.display())) && text.contains("move it away"),
+                "{text}"
+            );
+        }
     }
     assert_eq!(read_given(Path::new("/dev/null"), 10).unwrap(), "");
+    let given = read_given(&socket, 10).unwrap_err();
+    assert!(matches!(given, FileError::NotRegular { .. }), "{given:?}");
 }

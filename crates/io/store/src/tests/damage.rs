@@ -107,6 +107,41 @@ fn a_file_that_cannot_be_opened_is_named() {
     assert!(error.contains(&file.display().to_string()), "{error}");
 }
 
+/// What stands in the place of a store's file is named for what it is, and nobody waits for it.
+#[test]
+fn what_is_not_the_stores_is_told_from_damage() {
+    over_every_backend(|backend, dir| async move {
+        drop(fresh(backend, &dir));
+        let own = match backend {
+            Backend::Redb => "store.redb",
+            Backend::Sled => "sled",
+        };
+        for name in [own, "store.lock", "backend"] {
+            let (path, aside) = (dir.join(name), dir.join("aside"));
+            fs::rename(&path, &aside).unwrap();
+            let told = |found: &str| {
+                let error = open(backend, &dir).unwrap_err();
+                assert!(matches!(error, OpenError::Kind { .. }), "{name}: {error:?}");
+                let text = error.to_string();
+                let start = format!("{} is {found}", path.display());
+                assert!(
+                    text.starts_with(&start) && text.contains("move it away"),
+                    "{name}: {text}"
+                );
+                fs::remove_file(&path).unwrap();
+            };
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+            told("a pipe");
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            told("a socket");
+            std::os::unix::fs::symlink(name, &path).unwrap();
+            told("a symbolic link that leads back to itself");
+            fs::rename(&aside, &path).unwrap();
+        }
+        drop(fresh(backend, &dir));
+    });
+}
+
 /// What a kill left of a first opening is made anew.
 #[test]
 fn a_half_made_redb_file_is_made_anew() {
@@ -135,11 +170,6 @@ fn a_damaged_marker_says_what_it_must_hold_and_a_lost_one_is_not_another_engines
                 "{text}"
             );
         }
-        fs::remove_file(&marker).unwrap();
-        // Nobody waits for a writer of a pipe.
-        rustix::fs::mkfifoat(rustix::fs::CWD, &marker, rustix::fs::Mode::RWXU).unwrap();
-        let error = open(backend, &dir).unwrap_err();
-        assert!(matches!(error, OpenError::Marker { .. }), "{error:?}");
         fs::remove_file(&marker).unwrap();
         for other in Backend::ALL.into_iter().filter(|b| *b != backend) {
             let error = open(other, &dir).unwrap_err();
