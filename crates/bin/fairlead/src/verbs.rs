@@ -17,6 +17,8 @@ use fairlead_model::address::RELAY_PORT;
 use fairlead_model::{FailureDomain, HostPort, ListenAddress, Name, ServiceClass, TargetAddress};
 use find::One;
 pub(crate) use find::said;
+#[cfg(test)]
+pub(crate) use list::RELAYS;
 pub(crate) use page::{copies, head, numbered, once, show};
 use page::{or_dash, short_time};
 use std::ops::RangeInclusive;

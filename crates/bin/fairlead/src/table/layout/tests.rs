@@ -1,6 +1,7 @@
 //! Tables and texts at several widths: nothing is wider than the terminal, and nothing is lost.
 
 use super::*;
+use crate::verbs::RELAYS;
 
 fn style(fit: Option<usize>) -> Style {
     Style { fit, colour: false }
@@ -17,18 +18,35 @@ fn words(rows: &[Vec<String>]) -> Vec<&str> {
     cells.flat_map(|cell| cell.split(' ')).collect()
 }
 
-const RELAYS: &[&str] = &[
-    "NAME",
-    "STATE",
-    "ADDRESS",
-    "FAILURE DOMAIN",
-    "LOCAL",
-    "VERSION",
-    "ENDPOINTS",
-    "TUNNELS",
-    "REASON",
-];
 const WHY: &str = "its port did not answer relay tokyo-2: no answer to the handshake within 10 s";
+
+/// What `relay ls` shows of two.
+fn relays() -> Vec<Vec<String>> {
+    rows(&[
+        &[
+            "paris-1",
+            "not-ready",
+            "198.51.100.207:9443",
+            "paris",
+            "no",
+            "0.1.0",
+            "12",
+            "3",
+            WHY,
+        ],
+        &[
+            "local",
+            "ready",
+            "192.0.2.7:9443",
+            "host-1",
+            "yes",
+            "0.1.0",
+            "12",
+            "-",
+            "-",
+        ],
+    ])
+}
 
 #[test]
 fn prose_is_wrapped_and_nothing_of_it_is_lost() {
@@ -63,30 +81,7 @@ fn prose_is_wrapped_and_nothing_of_it_is_lost() {
 /// Every list at every width: no line is wider than the terminal, and no word is missing.
 #[test]
 fn a_table_fits_its_terminal_and_loses_nothing() {
-    let relays = rows(&[
-        &[
-            "paris-1",
-            "not-ready",
-            "198.51.100.207:9443",
-            "paris",
-            "no",
-            "0.1.0",
-            "12",
-            "3",
-            WHY,
-        ],
-        &[
-            "local",
-            "ready",
-            "192.0.2.7:9443",
-            "host-1",
-            "yes",
-            "0.1.0",
-            "12",
-            "0",
-            "-",
-        ],
-    ]);
+    let relays = relays();
     for fit in [30, 40, 60, 80, 100, 120, 200, 400] {
         let text = grid(RELAYS, &relays, style(Some(fit)));
         let fits = text.lines().all(|l| l.width() <= fit && l.trim_end() == l);
@@ -103,30 +98,7 @@ fn a_table_fits_its_terminal_and_loses_nothing() {
 /// How it reads at 80 columns.
 #[test]
 fn columns_without_room_stand_below_their_row_and_prose_is_wrapped_in_its_column() {
-    let relays = rows(&[
-        &[
-            "paris-1",
-            "not-ready",
-            "198.51.100.207:9443",
-            "paris",
-            "no",
-            "0.1.0",
-            "12",
-            "3",
-            WHY,
-        ],
-        &[
-            "local",
-            "ready",
-            "192.0.2.7:9443",
-            "host-1",
-            "yes",
-            "0.1.0",
-            "12",
-            "-",
-            "-",
-        ],
-    ]);
+    let relays = relays();
     let expected = "\
 NAME     STATE      ADDRESS              FAILURE       LOCAL  VERSION  ENDPOINTS
                                          DOMAIN
