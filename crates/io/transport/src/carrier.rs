@@ -4,7 +4,7 @@ use crate::closing::Closing;
 use crate::credit::Credit;
 use crate::leg::{Leg, LegCode};
 use fairlead_model::{Identity, RefusalCode};
-use quinn::{ConnectionError, VarInt};
+use quinn::{ConnectionError, TransportErrorCode, VarInt};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,6 +63,9 @@ pub enum CarrierEnd {
     /// Nothing was heard from the peer for the idle timeout.
     #[error("the peer did not answer in time")]
     Silent,
+    /// The peer takes no new connections, as one that is about to end.
+    #[error("it takes no new connections: it stops, or has just been stopped")]
+    Stopping,
     /// The peer ended the handshake; its TLS alert in words.
     #[error("the peer refused the handshake: {0}")]
     Handshake(String),
@@ -213,10 +216,45 @@ impl From<ConnectionError> for CarrierEnd {
             ConnectionError::ApplicationClosed(close) => Self::Peer(LegCode(close.error_code.into_inner())),
             ConnectionError::Reset => Self::Restarted,
             ConnectionError::TimedOut => Self::Silent,
+            // An endpoint that is closed refuses new handshakes by the one, and ends those under way by the other.
+            ConnectionError::ConnectionClosed(close)
+                if [
+                    TransportErrorCode::CONNECTION_REFUSED,
+                    TransportErrorCode::APPLICATION_ERROR,
+                ]
+                .contains(&close.error_code) =>
+            {
+                Self::Stopping
+            }
             ConnectionError::ConnectionClosed(close) => Self::Handshake(close.to_string()),
             error @ (ConnectionError::VersionMismatch
             | ConnectionError::TransportError(_)
             | ConnectionError::CidsExhausted) => Self::Failed(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of the handshake are for those whose handshake fails: not for a relay that stops.
+    #[test]
+    fn a_peer_that_stops_is_said_to() {
+        let closed = |error_code| {
+            CarrierEnd::from(ConnectionError::ConnectionClosed(quinn::ConnectionClose {
+                error_code,
+                frame_type: None,
+                reason: bytes::Bytes::new(),
+            }))
+        };
+        for code in [
+            TransportErrorCode::CONNECTION_REFUSED,
+            TransportErrorCode::APPLICATION_ERROR,
+        ] {
+            assert_eq!(closed(code), CarrierEnd::Stopping);
+        }
+        let alert = closed(TransportErrorCode::crypto(42));
+        assert!(matches!(alert, CarrierEnd::Handshake(_)), "{alert:?}");
     }
 }

@@ -6,7 +6,10 @@ use crate::api::{HeadView, NodeState, NodeView, PolicyView, ReachView, Ref};
 use crate::observed::{NodeObserved, NodeReport};
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::NodeRecord;
-use fairlead_model::NodeId;
+use fairlead_model::{NodeId, RelayId};
+
+/// Why a node is not connected to a relay whose supervisor said goodbye.
+const STOPPED: &str = "the relay was stopped";
 
 impl Viewer<'_> {
     pub(crate) fn node(&self, record: &NodeRecord) -> NodeView {
@@ -71,11 +74,21 @@ impl Viewer<'_> {
                     },
                     connected: reach.is_some_and(|r| r.connected),
                     rtt_us: reach.and_then(|r| r.rtt_us),
-                    error: reach.map(|r| r.error.clone()).unwrap_or_default(),
+                    error: match reach {
+                        // Known better than the node can see it.
+                        Some(r) if !r.connected && self.is_stopped(relay.relay) => STOPPED.to_owned(),
+                        Some(r) => r.error.clone(),
+                        None => String::new(),
+                    },
                     registered: reach.map(|r| r.registered.clone()).unwrap_or_default(),
                 }
             })
             .collect()
+    }
+
+    fn is_stopped(&self, relay: RelayId) -> bool {
+        let record = self.state.relay(relay);
+        record.is_some_and(|record| self.facts(record).stopped)
     }
 
     /// How a node stands, why it is not ready, and whether it is only just starting.

@@ -192,6 +192,14 @@ async fn a_member_that_says_goodbye_is_offline_at_once() {
     };
     plane.until("both are ready", ready).await;
     relay.say_goodbye().await;
+    node.unreachable.send_replace([one.relay_id()].into());
+    plane
+        .until("the node's path says why", async |c| {
+            node.report().await;
+            let relays = c.node("alpha").await.unwrap().relays;
+            matches!(relays.as_slice(), [path] if !path.connected && path.error == "the relay was stopped")
+        })
+        .await;
     node.say_goodbye().await;
     plane
         .until("both are offline", async |c| {
