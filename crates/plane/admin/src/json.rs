@@ -8,7 +8,6 @@ mod view;
 mod warning;
 
 pub use check::{CheckLink, Copies, PathCheck};
-pub use view::refused_as_older;
 pub(crate) use view::time;
 pub use view::{
     AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,

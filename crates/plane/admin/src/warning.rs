@@ -26,9 +26,9 @@ const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
 const REFUSED_ACTION: &str = "Mostly its disk is full, or the control plane was restored from an old copy: make room, or \
                               see backup and restore in the guide.";
 
-/// What to do where a member refuses its policy for this reason.
-fn refused_action(refused: &str, status: &StatusView) -> String {
-    if !crate::json::refused_as_older(refused) {
+/// The same of one member.
+fn refused_action(policy: &PolicyView, status: &StatusView) -> String {
+    if !policy.holds_newer {
         return REFUSED_ACTION.to_owned();
     }
     format!(
@@ -134,7 +134,7 @@ fn pool(look: &Look, found: &mut Found) {
 
 /// Whether a member that is `there` refuses its policy because it holds a newer one.
 fn is_older(policy: &PolicyView, there: bool) -> bool {
-    there && crate::json::refused_as_older(&policy.refused)
+    there && policy.holds_newer
 }
 
 /// Members that hold something newer than the control plane (R-POL-04): what works goes on, and nothing that
@@ -255,7 +255,7 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
             object(),
             format!("Relay {name} is not ready: {}.", relay.state_reason),
             if !relay.policy.refused.is_empty() {
-                refused = refused_action(&relay.policy.refused, &look.status);
+                refused = refused_action(&relay.policy, &look.status);
                 &refused
             } else if relay.worker.as_ref().is_some_and(|w| w.state != "listening") {
                 "Read the relay's log on its host: it says why the worker does not listen."
@@ -340,8 +340,9 @@ fn node(node: &NodeView, look: &Look, found: &mut Found) {
         // The relay is named.
         NodeState::NotReady if lacks_only(node, look) => {}
         NodeState::NotReady
-            if !node.policy.refused.is_empty() || !(node.starting || is_new(node.enrolled_at, now)) => found
-            .add(
+            if !node.policy.refused.is_empty() || !(node.starting || is_new(node.enrolled_at, now)) =>
+        {
+            found.add(
                 Severity::Warning,
                 "NODE_NOT_READY",
                 object(),
@@ -349,10 +350,11 @@ fn node(node: &NodeView, look: &Look, found: &mut Found) {
                 if node.policy.refused.is_empty() {
                     "Check that it reaches the relays' UDP port, and read its log."
                 } else {
-                    refused = refused_action(&node.policy.refused, &look.status);
+                    refused = refused_action(&node.policy, &look.status);
                     &refused
                 },
-            ),
+            )
+        }
         NodeState::NotReady | NodeState::Pending | NodeState::Ready => {}
     }
     copies(object(), node.copies.as_ref(), found);

@@ -26,7 +26,9 @@ pub(crate) fn same_by(
     if same(HOST_KEY) == Some(true) {
         return Some(HOST_KEY);
     }
-    let decides = [PRODUCT, MACHINE].into_iter().find_map(|part| Some((part, same(part)?)));
+    let decides = [PRODUCT, MACHINE]
+        .into_iter()
+        .find_map(|part| Some((part, same(part)?)));
     decides.filter(|(_, is_same)| *is_same).map(|(part, _)| part)
 }
 
@@ -94,10 +96,7 @@ mod tests {
                 Some(PRODUCT),
             ),
             // A clone of the image on other hardware.
-            (
-                parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "c0")]),
-                None,
-            ),
+            (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb"), (PRODUCT, "c0")]), None),
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "bb")]), Some(MACHINE)),
             (parts(&[(HOST_KEY, "a0"), (MACHINE, "b0")]), None),
             (parts(&[(HOST_KEY, "a0")]), None),

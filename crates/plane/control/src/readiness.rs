@@ -159,11 +159,7 @@ pub fn standing(facts: &Facts) -> Standing {
         return stands(RelayState::Pending, "it has not enrolled yet", Lack::Mending);
     }
     if facts.stopped {
-        return stands(
-            RelayState::Offline,
-            "its supervisor was stopped",
-            Lack::Mending,
-        );
+        return stands(RelayState::Offline, "its supervisor was stopped", Lack::Mending);
     }
     if facts.away.is_some_and(|away| away >= OFFLINE_AFTER) {
         let reason = "its supervisor is not connected";

@@ -158,10 +158,12 @@ impl Reconcile {
             let record = &kept.record;
             members.probe(*id, &record.address.0, &connected, rng::bytes::<16>, now);
             let facts = facts(record, members.relays.get(id), &state, now, self.inner.started);
-            let Standing { state: standing, reason, .. } = standing(&facts);
-            let unready = members
-                .stands(*id, standing, now)
-                .max(away(standing, &facts));
+            let Standing {
+                state: standing,
+                reason,
+                ..
+            } = standing(&facts);
+            let unready = members.stands(*id, standing, now).max(away(standing, &facts));
             // Asked for only where it decides: every node is looked at.
             let (nodes_on, nodes_off) = if record.capacity && unready >= readiness::lost_after(facts.stopped)
             {

@@ -4,23 +4,25 @@ use crate::api::{
     HeadView, LinkState, NodeState, PolicyView, Ref, RelayState, RelayView, StatusView, WorkerView,
 };
 use crate::control::Inner;
-use crate::observed::Members;
+use crate::observed::{Members, RelayReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
 use crate::readiness::{self, Facts, Lack, Standing};
 use crate::reconcile::facts;
-use crate::record::{At, MemberKey, RelayRecord};
+use crate::record::{At, MemberKey, RelayRecord, Text};
 use crate::state::State;
 use crate::verbs::removable_after;
-use fairlead_model::{MonoTime, Name, NodeId, RelayId, WallTime};
-use std::sync::{Arc, MutexGuard};
-use std::time::Duration;
+use fairlead_model::{LeaseSeq, MonoTime, Name, NodeId, RelayId, WallTime};
+use newer::Signed;
 use report::Report;
 use starting::Carrier;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 use unreached::Unreached;
 
 mod copies;
 mod link;
+mod newer;
 mod node;
 mod report;
 mod starting;
@@ -103,6 +105,7 @@ impl<'a> Viewer<'a> {
                     revision: a.revision.0,
                 }),
                 refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
+                holds_newer: status.is_some_and(|s| self.relay_holds_newer(id, s)),
                 lease_not_after: status.and_then(|s| s.applied).map(|a| a.lease_not_after),
             },
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
@@ -117,6 +120,21 @@ impl<'a> Viewer<'a> {
                 .is_some_and(|head| head.record.lease_seq > 0 || head.record.lease_not_after.is_some()),
             copies: observed.and_then(|o| self.copies(&o.processes)),
         }
+    }
+
+    /// Whether a relay refuses its policy since it holds something newer.
+    fn relay_holds_newer(&self, id: RelayId, status: &RelayReport) -> bool {
+        let (Some(policy), Some(held)) = (self.documents.relays.get(&id), &status.applied) else {
+            return false;
+        };
+        let head = self.state.heads.get(&MemberKey::Relay(Text(id)));
+        let signed = Signed {
+            epoch: policy.epoch,
+            revision: policy.revision,
+            leader_term: policy.leader_term,
+        };
+        let lease_seq = LeaseSeq(head.map_or(0, |head| head.record.lease_seq));
+        !status.policy_refused.is_empty() && signed.is_below(held, policy.root(), lease_seq)
     }
 
     /// From when on a relay that has served may be removed, were it stopped at this moment.

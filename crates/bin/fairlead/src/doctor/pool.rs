@@ -269,7 +269,11 @@ fn member_relay(subject: &mut Subject<'_>, relay: &json::Relay) {
                 "" => String::new(),
                 exit => format!("; one before it: {exit}"),
             };
-            subject.unmeasured("worker", format!("not known while its supervisor is away{ended}"), "");
+            subject.unmeasured(
+                "worker",
+                format!("not known while its supervisor is away{ended}"),
+                "",
+            );
         }
         Some(w) if w.state != "listening" => subject.failed(
             "worker",
@@ -350,7 +354,7 @@ fn on_host(kind: &str, what: &str) -> String {
 fn policy(subject: &mut Subject<'_>, kind: &str, policy: &json::Policy) {
     let shown = crate::verbs::head;
     if !policy.refused.is_empty() {
-        let advice = match json::refused_as_older(&policy.refused) {
+        let advice = match policy.holds_newer {
             true => "the control plane's store is older than what this member holds: was it restored from a copy? \
                      See backup and restore in the guide"
                 .to_owned(),

@@ -382,7 +382,10 @@ mod tests {
         .unwrap();
         assert_eq!(path(&reach, true), ["r", "yes", "1.5 ms", "1", "-"]);
         assert_eq!(path(&reach, false), ["r", "not known", "-", "-", "-"]);
-        assert_eq!((figure(3, true), figure(3, false)), ("3".to_owned(), String::new()));
+        assert_eq!(
+            (figure(3, true), figure(3, false)),
+            ("3".to_owned(), String::new())
+        );
     }
 
     #[test]

@@ -57,27 +57,13 @@ pub struct Policy {
     pub wanted_at: Option<String>,
     /// What the member reported last.
     pub applied: Option<PolicyHead>,
-    /// Why the member refused the last one; empty if it did not.
+    /// Why the member refused the last one, in words; empty if it did not.
     pub refused: String,
+    /// Whether it refuses it since it holds something newer: the control plane was restored from an older backup.
+    #[serde(default)]
+    pub holds_newer: bool,
     /// End of the lease that the relay reported; relays only.
     pub lease_not_after: Option<String>,
-}
-
-/// Whether a member's reason to refuse its policy is that it holds a newer one (R-POL-04): the control
-/// plane's store is older than the member. The reasons are words on the wire: those of the relays'
-/// admission (`ApplyRefused`) and of the node daemon (`Refused`).
-#[must_use]
-pub fn refused_as_older(refused: &str) -> bool {
-    let below = ["its epoch ", "its leader term ", "its revision "]
-        .iter()
-        .any(|what| refused.contains(what))
-        && refused.contains(" is below ");
-    let node = refused.contains("the node policy is ") && refused.contains(", held is ");
-    // The same number was given to other content, or a later lease was given out: after the copy was made.
-    let other = refused.contains("its revision ") && refused.contains(", the one held has ")
-        || refused.contains(" has other content than the one held");
-    let lease = refused.contains("its lease number ") && refused.contains(" is not above ");
-    below || node || other || lease
 }
 
 impl From<api::PolicyView> for Policy {
@@ -87,6 +73,7 @@ impl From<api::PolicyView> for Policy {
             wanted_at: p.wanted_at.map(time),
             applied: p.applied.map(Into::into),
             refused: p.refused,
+            holds_newer: p.holds_newer,
             lease_not_after: p.lease_not_after.map(time),
         }
     }

@@ -122,6 +122,8 @@ pub struct PolicyView {
     pub applied: Option<HeadView>,
     /// Why the member refused the last one; empty if it did not.
     pub refused: String,
+    /// Whether it refuses it since it holds something newer: the control plane's store is older (R-POL-04).
+    pub holds_newer: bool,
     /// End of the lease that the relay reported; relays only.
     pub lease_not_after: Option<WallTime>,
 }

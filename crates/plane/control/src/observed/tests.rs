@@ -100,7 +100,8 @@ fn witnesses_are_connected_nodes() {
     let observed = Observed::default();
     for (n, connected) in [(1, true), (2, false), (3, true)] {
         let node = NodeId::from_bytes([n; 16]);
-        let (session, _asked) = observed.open_node(node, String::new(), None, CancellationToken::new(), MonoTime(0));
+        let (session, _asked) =
+            observed.open_node(node, String::new(), None, CancellationToken::new(), MonoTime(0));
         let reach = Reach {
             connected,
             rtt_us: None,

@@ -86,10 +86,13 @@ pub(super) async fn run(
         }
     };
     let cancel = inner.stopping.child_token();
-    let (session, mut checks) =
-        inner
-            .observed
-            .open_node(id, text(hello.version.clone()), boot, cancel.clone(), inner.clock.mono());
+    let (session, mut checks) = inner.observed.open_node(
+        id,
+        text(hello.version.clone()),
+        boot,
+        cancel.clone(),
+        inner.clock.mono(),
+    );
     let mut task = Task {
         inner: Arc::clone(&inner),
         id,
@@ -433,7 +436,10 @@ mod tests {
         let (inner, id) = (Arc::clone(&control.0), NodeId::from_bytes([1; 16]));
         let open = |version: &str| {
             let cancel = tokio_util::sync::CancellationToken::new();
-            let (session, _checks) = inner.observed.open_node(id, version.to_owned(), None, cancel, MonoTime(0));
+            let (session, _checks) =
+                inner
+                    .observed
+                    .open_node(id, version.to_owned(), None, cancel, MonoTime(0));
             task(&inner, id, session.number)
         };
         let (mut first, mut second) = (open("1"), open("2"));

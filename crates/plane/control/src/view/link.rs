@@ -162,7 +162,11 @@ impl Viewer<'_> {
     fn no_relay(&self, relays: &[RelayId]) -> String {
         let why = relays.iter().filter_map(|id| {
             let record = self.state.relay(*id)?;
-            Some(format!("relay {}: {}", record.name.0, self.standing(record).reason))
+            Some(format!(
+                "relay {}: {}",
+                record.name.0,
+                self.standing(record).reason
+            ))
         });
         let why: Vec<String> = why.collect();
         match why.as_slice() {

@@ -1,6 +1,7 @@
 //! Nodes: what their daemons said, and what keeps them from being ready.
 
 use super::Viewer;
+use super::newer::Signed;
 use super::starting::{self, Ages, NodeLack};
 use crate::api::{HeadView, NodeState, NodeView, PolicyView, ReachView, Ref};
 use crate::observed::{NodeObserved, NodeReport};
@@ -40,6 +41,7 @@ impl Viewer<'_> {
                     .and_then(|s| s.policy)
                     .map(|(epoch, revision)| HeadView { epoch, revision }),
                 refused: status.map(|s| s.policy_refused.clone()).unwrap_or_default(),
+                holds_newer: status.is_some_and(|s| self.node_holds_newer(id, s)),
                 lease_not_after: None,
             },
             relays: self.reaches(id, current),
@@ -49,6 +51,19 @@ impl Viewer<'_> {
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             copies: self.node_copies(id, observed),
         }
+    }
+
+    /// Whether a node refuses its policy since it holds something newer.
+    fn node_holds_newer(&self, id: NodeId, status: &NodeReport) -> bool {
+        let (Some(policy), Some((epoch, revision))) = (self.documents.nodes.get(&id), status.policy) else {
+            return false;
+        };
+        let signed = Signed {
+            epoch: policy.epoch,
+            revision: policy.revision,
+            leader_term: policy.leader_term,
+        };
+        !status.policy_refused.is_empty() && signed.is_refused_by(epoch, revision, status.leader_term)
     }
 
     fn wanted_node(&self, id: NodeId) -> Option<HeadView> {
@@ -92,7 +107,11 @@ impl Viewer<'_> {
     }
 
     /// How a node stands, why it is not ready, and whether it is only just starting.
-    pub(super) fn node_state(&self, record: &NodeRecord, observed: Option<&NodeObserved>) -> (NodeState, String, bool) {
+    pub(super) fn node_state(
+        &self,
+        record: &NodeRecord,
+        observed: Option<&NodeObserved>,
+    ) -> (NodeState, String, bool) {
         let stands = |state, reason: &str| (state, reason.to_owned(), false);
         if record.enrolled.is_none() {
             return stands(NodeState::Pending, "it has not enrolled yet");
@@ -169,10 +188,7 @@ impl Viewer<'_> {
         }
         if !reaches.iter().any(|r| r.connected) {
             let relays = self.carriers(reaches.iter().map(|r| r.relay.id));
-            return lacks(
-                "it is connected to none of its relays",
-                NodeLack::Relays(relays),
-            );
+            return lacks("it is connected to none of its relays", NodeLack::Relays(relays));
         }
         None
     }

@@ -225,26 +225,24 @@ async fn one_host_holds_one_relay() {
         request
     };
     plane.control.enrol(on("a", &first), FROM).await.unwrap();
-    let refused = plane
-        .control
-        .enrol(on("a", &second), FROM)
-        .await
-        .unwrap_err();
+    let refused = plane.control.enrol(on("a", &second), FROM).await.unwrap_err();
     assert_eq!(refused.code, ApiCode::HostHasRelay);
     assert_eq!(refused.details["relay"], "one");
     // By what the two are one host is said: it may be a clone.
     assert_eq!(refused.details["same"], "host_key");
     assert!(
-        refused.message.starts_with("this host holds relay one already, by its host key"),
+        refused
+            .message
+            .starts_with("this host holds relay one already, by its host key"),
         "{refused}"
     );
-    let refused = plane
-        .control
-        .enrol(on("c", &second), FROM)
-        .await
-        .unwrap_err();
+    let refused = plane.control.enrol(on("c", &second), FROM).await.unwrap_err();
     assert_eq!(refused.details["same"], "machine");
-    for words in ["by its machine id (/etc/machine-id)", "clone", "`fairlead relay token one`"] {
+    for words in [
+        "by its machine id (/etc/machine-id)",
+        "clone",
+        "`fairlead relay token one`",
+    ] {
         assert!(refused.message.contains(words), "{words}: {refused}");
     }
     // What it advises works: a new token for one that never came.

@@ -564,8 +564,16 @@ impl Node {
 
     /// Reports once more.
     pub async fn report(&self) {
-        let status = node_status(&self.view.borrow().clone(), &self.unreachable.borrow().clone());
-        self.up.send(status).await.unwrap();
+        self.report_with(|_| {}).await;
+    }
+
+    /// Reports once more, with a change.
+    pub async fn report_with(&self, change: impl FnOnce(&mut pb::NodeStatus)) {
+        let mut up = node_status(&self.view.borrow().clone(), &self.unreachable.borrow().clone());
+        if let Some(node_up::Body::Status(status)) = &mut up.body {
+            change(status);
+        }
+        self.up.send(up).await.unwrap();
     }
 
     pub async fn until(&self, what: &str, check: impl FnMut(&NodeView) -> bool) -> NodeView {

@@ -63,7 +63,10 @@ async fn a_node_is_removed_when_no_link_uses_it() {
     let refused = attempt(&plane, &alpha).await;
     assert_eq!(refused.code(), Code::PermissionDenied);
     // It may also be that its store never heard of it.
-    for words in ["does not know this member: it was removed", "restored from a backup"] {
+    for words in [
+        "does not know this member: it was removed",
+        "restored from a backup",
+    ] {
         assert!(refused.message().contains(words), "{words}: {refused}");
     }
     let gone = plane.control.node("alpha").await.unwrap_err();

@@ -328,3 +328,38 @@ async fn a_restored_control_plane_goes_above_a_nodes_leader_term() {
     .await;
     plane.stop().await;
 }
+
+/// R-POL-04: who refuses its policy since it holds something newer is known by the numbers that it reports; one whose
+/// disk is full is not.
+#[tokio::test]
+async fn a_member_of_a_later_epoch_holds_something_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (one, alpha) = (plane.relay("one").await, plane.node("alpha").await);
+    let relay = Relay::connect(&plane, &one).await;
+    let node = Node::connect(&plane, &alpha).await;
+    for (epoch, newer) in [(9, true), (0, false)] {
+        plane
+            .until("both have said so", async |c| {
+                // Again: what they are given meanwhile is answered by a report of its own.
+                node.report_with(|status| {
+                    (status.policy_epoch, status.policy_refused) = (epoch, "no".to_owned());
+                })
+                .await;
+                relay
+                    .report_with(|status| {
+                        status.policy_refused = "no".to_owned();
+                        if let Some(head) = &mut status.applied {
+                            head.epoch = epoch;
+                        }
+                    })
+                    .await;
+                let (relay, node) = (c.relay("one").await.unwrap(), c.node("alpha").await.unwrap());
+                [relay.policy, node.policy]
+                    .iter()
+                    .all(|policy| policy.refused == "no" && policy.holds_newer == newer)
+            })
+            .await;
+    }
+    plane.stop().await;
+}

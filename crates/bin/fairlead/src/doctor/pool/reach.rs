@@ -9,8 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 
 /// For whoever has no control plane to ask.
-const WITHOUT_IT: &str =
-    "on a member's host, `fairlead doctor --dir` and its folder, such as /var/lib/fairlead/node, checks without it";
+const WITHOUT_IT: &str = "on a member's host, `fairlead doctor --dir` and its folder, such as /var/lib/fairlead/node, checks without it";
 
 /// How an address answers.
 #[derive(Debug)]
@@ -28,9 +27,10 @@ pub(super) async fn failed(report: &mut Report, control: &HostPort, place: &str,
     let address = match error {
         RestError::Unreachable { .. } => look(control).await,
         // It answered.
-        RestError::Certificate { .. } | RestError::Api { .. } | RestError::Answer { .. } | RestError::Tls(_) => {
-            Address::Open
-        }
+        RestError::Certificate { .. }
+        | RestError::Api { .. }
+        | RestError::Answer { .. }
+        | RestError::Tls(_) => Address::Open,
     };
     let (found, advice) = said(control, place, &address, error);
     let mut subject = report.on("control plane");
@@ -65,7 +65,11 @@ fn said(control: &HostPort, place: &str, address: &Address, error: &RestError) -
             format!("is it spelt right? It is from {place}; if it is, mend its DNS entry"),
         ),
         Address::Shut(at, error) if error.kind() == io::ErrorKind::ConnectionRefused => (
-            format!("{control}: nothing listens on TCP port {} of {}", at.port(), at.ip()),
+            format!(
+                "{control}: nothing listens on TCP port {} of {}",
+                at.port(),
+                at.ip()
+            ),
             format!(
                 "see that the control plane runs there (`systemctl status fairlead-control`), and that host and port \
                  are right: they are from {place}"

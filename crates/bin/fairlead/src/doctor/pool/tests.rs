@@ -145,7 +145,10 @@ fn what_to_do_on_a_members_host_can_be_typed() {
 /// R-POL-04: a member that holds something newer is not told to look at its disk.
 #[test]
 fn a_restored_store_is_named_where_a_policy_is_refused_as_older() {
-    let older = relay(|r| r.policy.refused = "its revision 10 is below 11".to_owned());
+    let older = relay(|r| {
+        r.policy.refused = "its revision 10 is below 11".to_owned();
+        r.policy.holds_newer = true;
+    });
     let found = checks(|s| member_relay(s, &older));
     let advice = &one(&found, "policy").advice;
     assert!(
