@@ -230,10 +230,10 @@ impl MemberFolder {
         self.dir.join("host.key")
     }
 
-    /// Whether a member is enrolled here. One whose file cannot be looked at counts: reading it says why.
+    /// Whether a member is enrolled here. A link without an end in its file's place counts: reading it says why.
     #[must_use]
     pub fn is_enrolled(&self) -> bool {
-        self.config_path().try_exists().unwrap_or(true)
+        self.config_path().symlink_metadata().is_ok()
     }
 
     /// Makes the folder and its `identity/`, mode 0700.

@@ -182,3 +182,19 @@ fn a_file_that_is_gone_is_named_with_what_to_do() {
         assert!(!error.contains("backup"), "{error}");
     }
 }
+
+/// R-GEN-02: a folder whose `member.json` leads nowhere is not taken for one that nobody enrolled into.
+#[test]
+fn a_folder_whose_file_is_a_loop_is_a_members() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = MemberFolder::new(dir.path().to_owned());
+    assert!(!folder.is_enrolled());
+    std::os::unix::fs::symlink("member.json", folder.config_path()).unwrap();
+    assert!(folder.is_enrolled());
+    let error = folder.load().unwrap_err().to_string();
+    assert!(error.contains("leads back to itself"), "{error}");
+    assert!(
+        !MemberFolder::new(folder.config_path().join("x")).is_enrolled(),
+        "below a file there is nothing"
+    );
+}
