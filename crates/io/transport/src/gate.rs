@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// From this many handshakes on, a peer must prove its address by a Retry before it costs any.
-const RETRY_FROM: usize = 64;
+/// From this many handshakes on, half of a listener's places, a peer must prove its address by a Retry before
+/// it costs any: forged sources never fill them.
+const RETRY_FROM: usize = 32;
 /// From this many handshakes of one address on, likewise: otherwise packets with a forged source
 /// would use up an honest node's share.
 const RETRY_FROM_ADDRESS: usize = 4;
 
 /// How long a newcomer keeps its place whatever comes behind it, as on 8443: a handshake of an honest
-/// peer is two round trips, and 128 places change hands 500 times a second all the same.
+/// peer is two round trips, and 64 places change hands 256 times a second all the same.
 const GRACE: Duration = Duration::from_millis(250);
 /// How often a waiting arrival looks for a place: those of handshakes that end are given back sooner
 /// than any grace.

@@ -30,27 +30,36 @@ const LEGS_OF_STRANGER_MAX: u32 = 8;
 /// that may be in progress. To a peer that is farther away the first flight is said again once or twice.
 const RTT_OF_STRANGER: Duration = Duration::from_millis(10);
 /// Most handshakes at once where nobody sets it.
-const HANDSHAKES_MAX: usize = 128;
-/// Most connections that are no carriers: handshakes in progress, and half as many that came to nothing and
-/// are not gone yet. Where there are more, the next one waits.
+const HANDSHAKES_MAX: usize = 64;
+/// Most connections that are no carriers: handshakes in progress, and three quarters as many that came to
+/// nothing and are not gone yet. Where there are more, the next one waits. In a storm 64 places change hands
+/// 256 times a second (their grace), and quinn lets 48 go 290 times a second: neither waits for the other.
 const fn unproven_max(handshakes_max: usize) -> usize {
     let least = if handshakes_max == 0 { 1 } else { handshakes_max };
-    least.saturating_add(least.div_ceil(2))
+    least.saturating_add(least.saturating_mul(3).div_ceil(4))
 }
-/// What one of them costs (measured, heap at the peak of a storm): quinn's connection, its channel and a
-/// send buffer of ten datagrams are 26 KiB, keys 9, rustls's transcript and buffers 11, the rest 7.
-const UNPROVEN_BYTES: usize = 53 * 1024;
-/// What all of them may cost, of the 16 MiB that a storm at both doors may (R-GEN-02).
-const UNPROVEN_BYTES_MAX: usize = 10 * 1024 * 1024;
-const _: () = assert!(unproven_max(HANDSHAKES_MAX) * UNPROVEN_BYTES <= UNPROVEN_BYTES_MAX);
+/// What one of them costs (measured, heap at the peak of a storm of whole hellos): quinn's connection, its
+/// channel and a send buffer of ten datagrams are 41 KiB, keys 12, rustls's transcript and buffers 15, tasks
+/// and places 6.
+const UNPROVEN_BYTES: usize = 74 * 1024;
 /// How often an arrival that waits for them looks again.
 const UNPROVEN_CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Most first packets that wait for [`Listener::accept`].
-const INCOMING_MAX: usize = 1_024;
-/// Most bytes kept of one handshake, and of all, until it is taken: a ClientHello with
-/// X25519MLKEM768 is two packets.
-const INCOMING_BYTES: u64 = 16 * 1024;
-const INCOMING_BYTES_TOTAL: u64 = 8 * 1024 * 1024;
+/// Most first packets that wait for [`Listener::accept`]; quinn drops the next one before it costs anything,
+/// and its peer says it again 0.3 s later. In a storm they are taken at the pace of places: more would only
+/// let a good node wait longer behind strangers (with 1,024 it was 3 s), not get in sooner.
+pub(crate) const INCOMING_MAX: usize = 128;
+/// Most bytes kept of one handshake after its first packet, until it is taken: a ClientHello with
+/// X25519MLKEM768 is two packets, here said twice.
+const INCOMING_BYTES: usize = 4 * 1024;
+/// What one of them costs beside: its keys 4 KiB, its first packet 2, what quinn keeps of it 2.
+const INCOMING_BYTES_BESIDE: usize = 8 * 1024;
+/// What all that is said here may cost, of the 16 MiB that a storm at both doors may (R-GEN-02). The other
+/// door costs 3 MiB, what malloc loses between them a fifth of all.
+const STRANGERS_BYTES_MAX: usize = 10 * 1024 * 1024;
+const _: () = assert!(
+    unproven_max(HANDSHAKES_MAX) * UNPROVEN_BYTES + INCOMING_MAX * (INCOMING_BYTES + INCOMING_BYTES_BESIDE)
+        <= STRANGERS_BYTES_MAX
+);
 
 /// Settings of a listener.
 #[derive(Debug)]
@@ -61,9 +70,9 @@ pub struct ListenerConfig {
     pub reset_key: ResetKey,
     /// How its carriers behave.
     pub carrier: CarrierConfig,
-    /// Most handshakes at once. Default 128: with Retry before it, only peers that really answer count, at
-    /// some 53 KiB each. One more takes the place of the oldest, which costs as much for another 0.2 s;
-    /// half as many of those there may be, 10 MiB in all.
+    /// Most handshakes at once. Default 64: with Retry before it, only peers that really answer count, at
+    /// some 74 KiB each. One more takes the place of the oldest, which costs as much for another 0.2 s;
+    /// three quarters as many of those there may be, 8 MiB in all.
     pub handshakes_max: usize,
     /// Most handshakes at once from one IPv4 address or IPv6 /64. Default 64: a site behind one
     /// address whose nodes all come back at the same moment.
@@ -192,8 +201,8 @@ impl Listener {
         server
             .transport_config(Arc::new(of_stranger(&config.carrier, &closing)))
             .max_incoming(INCOMING_MAX)
-            .incoming_buffer_size(INCOMING_BYTES)
-            .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+            .incoming_buffer_size(INCOMING_BYTES as u64)
+            .incoming_buffer_size_total((INCOMING_MAX * INCOMING_BYTES) as u64);
         let template = server.clone();
         let endpoint = quinn::Endpoint::new(
             config.reset_key.endpoint(),

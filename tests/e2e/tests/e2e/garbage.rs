@@ -194,6 +194,39 @@ async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
     watched.settled().await
 }
 
+/// F-10, R-GEN-02: whole hellos at both doors of every relay, from addresses that all prove to be real. It is
+/// the storm that costs most, and the good nodes that come in it wait behind few of the strangers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_hellos_at_both_doors_keep_no_good_node_waiting() -> Result<()> {
+    let (count, good) = if is_soak() { (5_000, 4) } else { (2_000, 2) };
+    let (pool, _target, limit) = pool_with_a_link().await?;
+    let watched = Watched::of(&pool)?;
+    let (mut udp, mut live) = (JoinSet::new(), JoinSet::new());
+    for relay in pool.file()?.relays {
+        let at: SocketAddr = relay.address.parse()?;
+        let parts = [tls::hello("relay.fairlead.internal")?];
+        live.spawn(async move { attack::storm(at, count, &parts, HANDSHAKE_LIMIT).await });
+        udp.spawn(async move {
+            let far = [quic::Far::Hello];
+            quic::half_handshakes(at, "relay.fairlead.internal", count, &far, HANDSHAKE_LIMIT).await
+        });
+    }
+    // The strangers' keys take a while.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for n in 0..good {
+        good_ones_are_served(&pool, &format!("good-{n}"), limit).await?;
+    }
+    while let Some(answered) = udp.join_next().await {
+        println!("9443/udp: {} of {count} answered", answered??);
+    }
+    while let Some(tally) = live.join_next().await {
+        let tally: Tally = tally?;
+        println!("9443/tcp: {tally:?}");
+        ensure!(tally.open == 0 && tally.closed > count / 2, "9443/tcp: {tally:?}");
+    }
+    watched.settled().await
+}
+
 /// What is thrown at one door, and how long it may stay open.
 struct Thrown {
     what: String,

@@ -1,9 +1,13 @@
 //! Bounds on peers that have proved nothing.
 
 use super::{Bench, SOON, dialler, listener, node_id, relay_id, soon, taken};
+use crate::listen::INCOMING_MAX;
+use crate::tls::{NO_NAME, Peer};
 use crate::{AcceptError, CarrierEnd, ListenerConfig, ResetKey};
 use fairlead_model::{HostPort, Identity};
 use futures_util::FutureExt as _;
+use quinn::crypto::rustls::QuicClientConfig;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
@@ -111,7 +115,7 @@ async fn one_address_cannot_take_all_handshakes() {
 /// costs no more than the bound; a member gets in behind them.
 #[tokio::test]
 async fn handshakes_that_are_given_up_are_bounded_too() {
-    const HANDSHAKES: usize = 2;
+    const HANDSHAKES: usize = 4;
     // Several times what an arrival may wait for its place.
     const A_WHILE: Duration = Duration::from_secs(1);
     let bench = Bench::new();
@@ -121,28 +125,65 @@ async fn handshakes_that_are_given_up_are_bounded_too() {
     let target = crate::Listener::bind(config, bench.authority.member(relay)).unwrap();
     let address: HostPort = target.local_address().unwrap().into();
     let mut dials = tokio::task::JoinSet::new();
-    for n in 0..12 {
+    for n in 0..20 {
         let dialler = dialler(bench.authority.member(Identity::Node(node_id(n))));
         let address = address.clone();
         dials.spawn(async move { dialler.dial(&address, relay).await });
     }
-    // Arrivals that are no connections yet count as well: the fourth waits for one to be finished.
+    // Arrivals that are no connections yet count as well: the eighth waits for one to be finished.
     let mut arrived = Vec::new();
     while let Ok(next) = tokio::time::timeout(A_WHILE, target.accept()).await {
         arrived.push(next.unwrap());
     }
-    assert_eq!((arrived.len(), target.unproven()), (3, 3));
+    assert_eq!((arrived.len(), target.unproven()), (7, 7));
     drop(arrived);
     let mut most = 0;
-    for _ in 0..9 {
+    for _ in 0..13 {
         let finish = soon(target.accept()).await.unwrap().finish();
         // Begun, and given up at once.
         assert!(finish.now_or_never().is_none());
         most = most.max(target.unproven());
     }
-    assert_eq!(most, HANDSHAKES + HANDSHAKES / 2);
+    assert_eq!(most, HANDSHAKES + HANDSHAKES * 3 / 4);
     soon(taken(&target)).await;
     dials.shutdown().await;
+}
+
+/// F-10, R-GEN-02: of first packets that nobody takes, no more wait than the bound: they would keep a good
+/// node waiting behind them, and cost memory.
+#[tokio::test]
+async fn first_packets_that_wait_are_bounded() {
+    let bench = Bench::new();
+    let to = bench.listener.local_address().unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for n in 0..2 * INCOMING_MAX {
+        socket.send_to(&first_packet(&bench, to), to).await.unwrap();
+        // Far fewer than its socket holds: the listener reads them all.
+        if n % 16 == 15 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let mut taken = 0;
+    while let Ok(next) = tokio::time::timeout(Duration::from_millis(200), bench.listener.accept()).await {
+        assert!(next.is_some());
+        taken += 1;
+    }
+    assert_eq!(taken, INCOMING_MAX);
+}
+
+/// The first datagram of a client's hello.
+fn first_packet(bench: &Bench, to: SocketAddr) -> Vec<u8> {
+    let member = bench.authority.member(Identity::Node(node_id(1)));
+    let (tls, _) = member
+        .client_config(Peer::Exactly(bench.relay), fairlead_hop::ALPN)
+        .unwrap();
+    let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+    let mut endpoint = quinn_proto::Endpoint::new(Arc::default(), None, true, None);
+    let (_, mut client) = endpoint.connect(Instant::now(), config, to, NO_NAME).unwrap();
+    let mut packet = Vec::new();
+    let sent = client.poll_transmit(Instant::now(), 1, &mut packet);
+    assert!(sent.is_some());
+    packet
 }
 
 /// A taken port is refused with its address.
