@@ -96,6 +96,8 @@ pub(crate) struct Opening<'a> {
     consumption: &'a Consumption,
     stream: NewStream<'a>,
     failure: OpenFailure,
+    /// Which relay of the route it begins with, counted on.
+    turn: usize,
     /// A relay has said that the publisher announced its restart.
     announced: bool,
     started: Instant,
@@ -114,6 +116,7 @@ impl<'a> Opening<'a> {
             consumer,
             consumption,
             stream: NewStream::new(consumer, consumption, socket),
+            turn: consumer.turn.fetch_add(1, Ordering::Relaxed),
             failure: OpenFailure::NoRelay,
             announced: false,
             started,
@@ -186,8 +189,7 @@ impl<'a> Opening<'a> {
     fn candidates(&self) -> Vec<(RelayId, Session)> {
         let sessions = self.consumer.relays.sessions();
         let relays = &self.consumption.relays;
-        let turn = self.consumer.turn.fetch_add(1, Ordering::Relaxed);
-        let start = turn.checked_rem(relays.len()).unwrap_or(0);
+        let start = self.turn.checked_rem(relays.len()).unwrap_or(0);
         let in_turn = relays.iter().cycle().skip(start).take(relays.len());
         let mut found: Vec<(RelayId, Session)> = in_turn
             .filter_map(|relay| sessions.get(relay).map(|session| (*relay, session.clone())))
