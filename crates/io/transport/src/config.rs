@@ -50,7 +50,7 @@ const SEND_WINDOW_BYTES: u64 = 16 * 1024 * 1024;
 /// Greatest UDP payload that this end takes and looks for. quinn puts 10 datagrams into one system
 /// call, whose payload is at most 65,507 bytes (IPv4): above 6,550 the kernel would refuse the
 /// batch. Networks with an MTU of 1,500 are found to be so and stay at 1,452.
-const DATAGRAM_LEN_MAX: u16 = 6_500;
+pub(crate) const DATAGRAM_LEN_MAX: u16 = 6_500;
 const _: () = assert!(DATAGRAM_LEN_MAX as u32 * 10 <= 65_507);
 /// Socket buffers: two full bursts of many legs. The kernel cuts it down to its own limit
 /// (`net.core.rmem_max`).

@@ -22,6 +22,7 @@ mod listen;
 mod live;
 pub mod pair;
 mod probe;
+mod socket;
 pub mod tls;
 
 pub use carrier::{Carrier, CarrierEnd, CarrierStats};

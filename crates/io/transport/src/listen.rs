@@ -8,6 +8,7 @@ use crate::carrier::{Carrier, CarrierEnd, Count, Counted, canonical};
 use crate::closing::Closing;
 use crate::config::{CarrierConfig, ResetKey, bind_udp};
 use crate::gate::{Gate, ListenerStats};
+use crate::socket::ListenSocket;
 use crate::tls::{MemberTls, Peer, TlsError, identity_of_chain};
 use fairlead_model::RefusalCode;
 use fairlead_room::Place;
@@ -49,10 +50,11 @@ const UNPROVEN_CHECK_EVERY: Duration = Duration::from_millis(5);
 /// let a good node wait longer behind strangers (with 1,024 it was 3 s), not get in sooner.
 pub(crate) const INCOMING_MAX: usize = 128;
 /// Most bytes kept of one handshake after its first packet, until it is taken: a ClientHello with
-/// X25519MLKEM768 is two packets, here said twice.
-const INCOMING_BYTES: usize = 4 * 1024;
-/// What one of them costs beside: its keys 4 KiB, its first packet 2, what quinn keeps of it 2.
-const INCOMING_BYTES_BESIDE: usize = 8 * 1024;
+/// X25519MLKEM768 is two packets of 1,200 bytes.
+const INCOMING_BYTES: usize = 1_500;
+/// What one of them costs beside: its keys 4 KiB, its first packet 2, what quinn keeps of it 3. A stranger may
+/// make it 19 more by what is taken of one read ([`crate::socket`]), or by many packets of a few bytes.
+const INCOMING_BYTES_BESIDE: usize = 9 * 1024;
 /// What all that is said here may cost, of the 16 MiB that a storm at both doors may (R-GEN-02). The other
 /// door costs 3 MiB, what malloc loses between them a fifth of all.
 const STRANGERS_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -204,16 +206,17 @@ impl Listener {
             .incoming_buffer_size(INCOMING_BYTES as u64)
             .incoming_buffer_size_total((INCOMING_MAX * INCOMING_BYTES) as u64);
         let template = server.clone();
-        let endpoint = quinn::Endpoint::new(
+        let address = config.address;
+        let bind = |source| BindError::Bind { address, source };
+        let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
+        let socket = ListenSocket(runtime.wrap_udp_socket(socket).map_err(bind)?);
+        let endpoint = quinn::Endpoint::new_with_abstract_socket(
             config.reset_key.endpoint(),
             Some(server),
-            socket,
-            Arc::new(quinn::TokioRuntime),
+            Arc::new(socket),
+            runtime,
         )
-        .map_err(|source| BindError::Bind {
-            address: config.address,
-            source,
-        })?;
+        .map_err(bind)?;
         Ok(Self {
             endpoint,
             closing,

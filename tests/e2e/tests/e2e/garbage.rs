@@ -194,8 +194,8 @@ async fn stalled_liveness_handshakes_keep_no_good_node_out() -> Result<()> {
     watched.settled().await
 }
 
-/// F-10, R-GEN-02: whole hellos at both doors of every relay, from addresses that all prove to be real. It is
-/// the storm that costs most, and the good nodes that come in it wait behind few of the strangers.
+/// F-10, R-GEN-02: whole hellos at both doors of every relay, from addresses that all prove to be real, every
+/// other one in datagrams of 64 KiB. It is the storm that costs most, and the good nodes that come in it wait behind few of the strangers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_hellos_at_both_doors_keep_no_good_node_waiting() -> Result<()> {
     let (count, good) = if is_soak() { (5_000, 4) } else { (2_000, 2) };
@@ -207,7 +207,7 @@ async fn whole_hellos_at_both_doors_keep_no_good_node_waiting() -> Result<()> {
         let parts = [tls::hello("relay.fairlead.internal")?];
         live.spawn(async move { attack::storm(at, count, &parts, HANDSHAKE_LIMIT).await });
         udp.spawn(async move {
-            let far = [quic::Far::Hello];
+            let far = [quic::Far::Hello, quic::Far::Oversized];
             quic::half_handshakes(at, "relay.fairlead.internal", count, &far, HANDSHAKE_LIMIT).await
         });
     }

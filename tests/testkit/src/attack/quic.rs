@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
+/// The greatest payload of UDP over IPv4.
+const DATAGRAM_LEN_MAX: usize = 65_507;
+
 /// How far a client goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Far {
@@ -20,6 +23,8 @@ pub enum Far {
     AlmostHello,
     /// The whole hello, and after a Retry once more: then nothing.
     Hello,
+    /// The same, each datagram as large as UDP has them.
+    Oversized,
 }
 
 /// Begins `count` handshakes with `to`, each from an address of its own, going as far as `far` has it
@@ -95,6 +100,9 @@ impl HalfClient {
             Far::OneByte => packets = vec![vec![0xc3]],
             Far::AlmostHello => packets.truncate(packets.len().saturating_sub(1).max(1)),
             Far::Hello => {}
+            Far::Oversized => packets
+                .iter_mut()
+                .for_each(|packet| packet.resize(DATAGRAM_LEN_MAX, 0)),
         }
         for packet in packets {
             self.socket.send_to(&packet, self.to).await?;
@@ -111,7 +119,7 @@ impl HalfClient {
             tokio::time::timeout_at(deadline, self.socket.recv_from(&mut buffer)).await
         {
             let is_first = !std::mem::replace(&mut answered, true);
-            if !is_first || far != Far::Hello {
+            if !is_first || !matches!(far, Far::Hello | Far::Oversized) {
                 continue;
             }
             let data = BytesMut::from(buffer.get(..length).unwrap_or_default());
