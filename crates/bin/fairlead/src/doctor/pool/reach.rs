@@ -3,6 +3,7 @@
 use crate::doctor::port;
 use crate::doctor::report::Report;
 use crate::rest::RestError;
+use crate::tls::ControlCertError;
 use fairlead_model::HostPort;
 use fairlead_model::address::Host;
 use std::io;
@@ -85,9 +86,7 @@ fn said(control: &HostPort, place: &str, address: &Address, error: &RestError) -
         ),
         Address::Open => {
             let advice = match error {
-                RestError::Certificate { .. } => {
-                    "the address, or --ca-file, is another pool's: give those of one"
-                }
+                RestError::Certificate { error, .. } => not_trusted(error),
                 RestError::Api { .. } if error.is_refused_token() => {
                     "--token-file is no token of this control plane: `fairlead login` with one of its own"
                 }
@@ -99,6 +98,20 @@ fn said(control: &HostPort, place: &str, address: &Address, error: &RestError) -
             };
             let found = fairlead_telemetry::chain(error);
             (found, format!("{advice}; the address is from {place}"))
+        }
+    }
+}
+
+/// What to do where what answers is not trusted.
+const fn not_trusted(error: &ControlCertError) -> &'static str {
+    match error {
+        ControlCertError::Leaf(_) => {
+            "that port is a member's, such as a relay's: the control plane listens on 8443, unless its settings say \
+             otherwise"
+        }
+        ControlCertError::Clock { .. } => "set the clock that is wrong, and keep it right",
+        ControlCertError::Pin { .. } | ControlCertError::Issuer { .. } | ControlCertError::Chain(_) => {
+            "the address, or --ca-file, is another pool's: give those of one"
         }
     }
 }
@@ -130,6 +143,28 @@ mod tests {
         assert_eq!(check.outcome, Outcome::Failed);
         assert!(check.advice.contains("doctor --dir"), "{check:?}");
         (check.found, check.advice)
+    }
+
+    /// A relay's port is not the control plane of another pool.
+    #[test]
+    fn who_answers_is_told_from_who_should() {
+        let control: HostPort = "10.0.0.1:9443".parse().unwrap();
+        let told = |error: ControlCertError| {
+            let error = RestError::Certificate {
+                control: control.clone(),
+                error: Box::new(error),
+            };
+            said(&control, "--control", &Address::Open, &error).1
+        };
+        let member = told(ControlCertError::Leaf("no identity".to_owned()));
+        assert!(
+            member.contains("a relay's") && member.contains("from --control"),
+            "{member}"
+        );
+        let issuer = told(ControlCertError::Issuer {
+            presented: "sha256:00".to_owned(),
+        });
+        assert!(issuer.contains("another pool's"), "{issuer}");
     }
 
     /// R-UI-04: the first line says what is wrong with the address, and what to do about that.
