@@ -341,6 +341,8 @@ pub struct Status {
   fairlead doctor --no-tunnel --json             without new tunnels, for a program
   fairlead doctor --dir /var/lib/fairlead/node   a member's own host, whether or not its control plane answers
 
+What a change has under way is waited for first, 10 s at most; what is still on its way then is a warning.
+
 Exit codes: 0 nothing failed, 1 something failed, 3 nothing failed but not all could be checked.")]
 pub struct Doctor {
     /// A relay, node or link, by name or id; all where none is given. Where several have one name:
