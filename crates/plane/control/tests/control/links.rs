@@ -1,6 +1,7 @@
 //! A link's life: from enrolment to revocation, as its relays and nodes see it.
 
 use crate::fixture::{Node, NodeView, Plane, Relay, RelayView};
+use fairlead_control::Control;
 use fairlead_control::api::{LinkState, NodeState, RelayState};
 use fairlead_model::{RefusalCode, RouteId};
 use fairlead_trust::admission::{LeaseState, LiveTunnel, LiveVerdict, Verdict};
@@ -418,6 +419,35 @@ async fn a_link_whose_relays_are_gone_waits_for_a_relay() {
             let waits = control.link("db").await.unwrap().waiting_for;
             matches!(waits.as_slice(), [one] if one.starts_with(why) && one.ends_with(": timed out)"))
         })
+        .await;
+    plane.stop().await;
+}
+
+/// R-UI-01: a link that was just added, and a node that has just connected, are starting; where what they lack does
+/// not come within a while, they are not.
+#[tokio::test]
+async fn what_is_new_is_starting_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let away = async |c: &Control| c.link("db").await.unwrap().starting;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    assert!(!away(&plane.control).await, "its ends are not there");
+    let _nodes = (
+        Node::connect(&plane, &alpha).await,
+        Node::connect(&plane, &beta).await,
+    );
+    let starting = async |c: &Control| {
+        let (node, link) = (c.node("alpha").await.unwrap(), c.link("db").await.unwrap());
+        assert_ne!(link.state, LinkState::Ready, "there is no relay");
+        (node.starting, link.starting)
+    };
+    plane
+        .until("both are starting", async |c| starting(c).await == (true, true))
+        .await;
+    plane.clock.pass(Duration::from_secs(15));
+    plane
+        .until("both lack a relay", async |c| starting(c).await == (false, false))
         .await;
     plane.stop().await;
 }
