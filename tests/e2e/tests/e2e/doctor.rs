@@ -97,6 +97,20 @@ async fn doctor_opens_new_tunnels_and_tells_path_from_target() -> Result<()> {
         answer.stdout.contains(VERIFIED) && answer.stdout.contains("TARGET_REFUSED"),
         "{answer:?}"
     );
+    // Right after a change: what is on its way is waited for, and no failure.
+    let (target, listen) = (
+        echo.address().to_string(),
+        fairlead_testkit::target::closed_port()?.to_string(),
+    );
+    let add = [
+        "link", "add", "soon", "--from", "alpha", "--to", "beta", "--target", &target, "--listen", &listen,
+    ];
+    pool.cli(&add)?.ok()?;
+    let answer = pool.cli(&["doctor", "soon"])?;
+    ensure!(
+        answer.code == Some(0) && answer.stdout.contains(VERIFIED),
+        "{answer:?}"
+    );
     // A name that is nearly one.
     let answer = pool.cli(&["doctor", "dbb"])?;
     ensure!(
