@@ -16,10 +16,11 @@ use fairlead_trust::certificate::CertificateError;
 use quinn::TransportConfig;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls_pki_types::CertificateDer;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Time that a handshake may take (ARCHITECTURE.md, Hop sessions and legs).
@@ -45,10 +46,12 @@ const fn unproven_max(handshakes_max: usize) -> usize {
 const UNPROVEN_BYTES: usize = 74 * 1024;
 /// How often an arrival that waits for them looks again.
 const UNPROVEN_CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Most first packets that wait for [`Listener::accept`]; quinn drops the next one before it costs anything,
-/// and its peer says it again 0.3 s later. In a storm they are taken at the pace of places: more would only
-/// let a good node wait longer behind strangers (with 1,024 it was 3 s), not get in sooner.
+/// Most first packets that are no connections yet; quinn drops the next one before it costs anything, and its
+/// peer says it again 0.3 s later. They are looked at as they come: who has not proved its address is told to.
 pub(crate) const INCOMING_MAX: usize = 128;
+/// Most of them that have proved it and wait for places: what changes hands in 0.4 s. More would only let a
+/// good node wait longer behind strangers (with 1,024 it was 3 s), not get in sooner.
+pub(crate) const WAITING_MAX: usize = INCOMING_MAX / 4 * 3;
 /// Most bytes kept of one handshake after its first packet, until it is taken: a ClientHello with
 /// X25519MLKEM768 is two packets of 1,200 bytes.
 const INCOMING_BYTES: usize = 1_500;
@@ -155,6 +158,8 @@ pub struct Listener {
     legs_max: AtomicU32,
     tls: Arc<MemberTls>,
     gate: Arc<Gate>,
+    /// Peers that have proved their addresses and wait for places.
+    waiting: Mutex<VecDeque<quinn::Incoming>>,
     carriers: Count,
     /// Arrivals that are no connections yet.
     arrived: Count,
@@ -227,6 +232,7 @@ impl Listener {
                 config.handshakes_max,
                 config.handshakes_per_address_max,
             )),
+            waiting: Mutex::default(),
             carriers: Count::default(),
             arrived: Count::default(),
             unproven_max: unproven_max(config.handshakes_max),
@@ -244,28 +250,66 @@ impl Listener {
     /// The next peer that passes the bounds; `None` once the listener is closed. Cancelled, it may turn
     /// away one peer, which tries again.
     pub async fn accept(&self) -> Option<Arriving> {
+        let first = self.waiting().pop_front();
+        let incoming = match first {
+            Some(first) => first,
+            None => self.proved().await?,
+        };
+        let place = self.place(incoming.remote_address().ip());
+        tokio::pin!(place);
+        // Who comes meanwhile need not wait to be told to prove its address.
+        let place = loop {
+            tokio::select! {
+                biased;
+                place = &mut place => break place,
+                next = self.proved() => self.set_aside(next?),
+            }
+        };
+        Some(Arriving {
+            incoming,
+            tls: Arc::clone(&self.tls),
+            legs_max: self.legs_max.load(Ordering::Relaxed),
+            place,
+            carriers: self.carriers.clone(),
+            // Before its task has run: where the processor is short, arrivals are faster.
+            arrived: self.arrived.one(),
+        })
+    }
+
+    /// The next peer that has proved its address, or need not. Cancel-safe.
+    async fn proved(&self) -> Option<quinn::Incoming> {
         loop {
             let incoming = self.endpoint.accept().await?;
-            let from = incoming.remote_address().ip();
-            if !incoming.remote_address_validated() && self.gate.asks_for_proof(from) {
-                // Only fails for a peer that has proved its address, which is not asked again.
-                let _ = incoming.retry();
-                continue;
+            if incoming.remote_address_validated()
+                || !self.gate.asks_for_proof(incoming.remote_address().ip())
+            {
+                return Some(incoming);
             }
-            while self.unproven() >= self.unproven_max {
-                tokio::time::sleep(UNPROVEN_CHECK_EVERY).await;
-            }
-            let place = self.gate.enter(from).await;
-            return Some(Arriving {
-                incoming,
-                tls: Arc::clone(&self.tls),
-                legs_max: self.legs_max.load(Ordering::Relaxed),
-                place,
-                carriers: self.carriers.clone(),
-                // Before its task has run: where the processor is short, arrivals are faster.
-                arrived: self.arrived.one(),
-            });
+            // Only fails for a peer that has proved its address, which is not asked again.
+            let _ = incoming.retry();
         }
+    }
+
+    /// A place for one more connection that is no carrier. Cancel-safe.
+    async fn place(&self, from: IpAddr) -> Place<IpAddr> {
+        while self.unproven() >= self.unproven_max {
+            tokio::time::sleep(UNPROVEN_CHECK_EVERY).await;
+        }
+        self.gate.enter(from).await
+    }
+
+    /// Keeps a peer until it is its turn; one too many says its hello again.
+    fn set_aside(&self, incoming: quinn::Incoming) {
+        let mut waiting = self.waiting();
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back(incoming);
+        } else {
+            incoming.ignore();
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, VecDeque<quinn::Incoming>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections that are no carriers: not yet, or no more; and arrivals that are to be some.

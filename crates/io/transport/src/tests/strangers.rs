@@ -1,13 +1,13 @@
 //! Bounds on peers that have proved nothing.
 
 use super::{Bench, SOON, dialler, listener, node_id, relay_id, soon, taken};
-use crate::listen::INCOMING_MAX;
+use crate::listen::{INCOMING_MAX, WAITING_MAX};
 use crate::tls::{NO_NAME, Peer};
 use crate::{AcceptError, CarrierEnd, ListenerConfig, ResetKey};
 use fairlead_model::{HostPort, Identity};
 use futures_util::FutureExt as _;
 use quinn::crypto::rustls::QuicClientConfig;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
@@ -116,6 +116,8 @@ async fn one_address_cannot_take_all_handshakes() {
 #[tokio::test]
 async fn handshakes_that_are_given_up_are_bounded_too() {
     const HANDSHAKES: usize = 4;
+    // The head of a Retry (RFC 9000, 17.2.5).
+    const RETRY: u8 = 0xf0;
     // Several times what an arrival may wait for its place.
     const A_WHILE: Duration = Duration::from_secs(1);
     let bench = Bench::new();
@@ -136,6 +138,16 @@ async fn handshakes_that_are_given_up_are_bounded_too() {
         arrived.push(next.unwrap());
     }
     assert_eq!((arrived.len(), target.unproven()), (7, 7));
+    // Who comes meanwhile is told at once to prove its address.
+    let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let to = target.local_address().unwrap();
+    stranger.send_to(&first_packet(&bench, to), to).await.unwrap();
+    let mut answer = [0; 2048];
+    tokio::select! {
+        _ = target.accept() => panic!("one too many"),
+        answered = soon(stranger.recv(&mut answer)) => assert!(answered.unwrap() > 0),
+    }
+    assert_eq!(answer[0] & 0xf0, RETRY);
     drop(arrived);
     let mut most = 0;
     for _ in 0..13 {
@@ -169,6 +181,41 @@ async fn first_packets_that_wait_are_bounded() {
         taken += 1;
     }
     assert_eq!(taken, INCOMING_MAX);
+}
+
+/// R-GEN-02: of peers that need not prove their addresses, no more wait for a place than the bound.
+#[tokio::test]
+async fn peers_that_wait_for_places_are_bounded() {
+    let bench = Bench::new();
+    let mut config = ListenerConfig::new("127.0.0.1:0".parse().unwrap(), ResetKey::from_bytes([1; 32]));
+    config.handshakes_max = 4;
+    let tls = bench.authority.member(Identity::Relay(relay_id(5)));
+    let target = crate::Listener::bind(config, tls).unwrap();
+    let to = target.local_address().unwrap();
+    let say = async |host: usize| {
+        let from = Ipv4Addr::new(127, 1, 0, u8::try_from(host).unwrap());
+        let socket = UdpSocket::bind((from, 0)).await.unwrap();
+        socket.send_to(&first_packet(&bench, to), to).await.unwrap();
+    };
+    let mut arrived = Vec::new();
+    for host in 1..=7 {
+        say(host).await;
+        arrived.push(soon(target.accept()).await.unwrap());
+    }
+    // One waits for its place, and more come behind it than may wait.
+    let more = async {
+        for host in 8..=8 + WAITING_MAX + 8 {
+            say(host).await;
+            // The listener reads it.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        _ = target.accept() => panic!("one too many"),
+        () = more => {}
+    }
+    assert_eq!(target.waiting().len(), WAITING_MAX);
+    assert_eq!((arrived.len(), target.unproven()), (7, 7));
 }
 
 /// The first datagram of a client's hello.
