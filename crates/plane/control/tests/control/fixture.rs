@@ -1,20 +1,21 @@
 //! The control plane under test, and members that hold what they are given as real ones do.
 
+mod node;
 mod tls;
 
+pub use node::{Node, NodeView};
 pub use tls::client_config;
 
-use bytes::Bytes;
 use fairlead_control::api::{AddLink, AddRelay, EnrolRequest, Enrolled, Principal};
 use fairlead_control::{Control, ControlFolder, ControlSettings};
 use fairlead_host::{Clock, SystemClock};
 use fairlead_model::{BootTime, HostPort, Identity, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::pb::member_control_client::MemberControlClient;
-use fairlead_rpc::pb::{self, node_down, node_up, relay_down, relay_up};
+use fairlead_rpc::pb::{self, relay_down, relay_up};
 use fairlead_rpc::{GRPC_SERVER_NAME, signed};
 use fairlead_telemetry::Metrics;
 use fairlead_trust::admission::{Applied, HostBoot, Now, PolicyHead};
-use fairlead_trust::{Grant, Keyring, NodePolicy, RelayAdmission, Verified, VerifyingKey};
+use fairlead_trust::{Keyring, RelayAdmission, VerifyingKey};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ClientConfig;
 use std::collections::{BTreeMap, BTreeSet};
@@ -491,213 +492,6 @@ async fn relay_task(
             Some(Err(refused)) => view.send_modify(|v| v.refused.push(refused.to_string())),
             None => {}
         }
-    };
-    view.send_modify(|v| v.ended = Some(ended));
-}
-
-/// What a node holds.
-#[derive(Debug, Clone, Default)]
-pub struct NodeView {
-    pub policy: Option<Verified<NodePolicy>>,
-    pub grants: BTreeMap<RouteId, Verified<Grant>>,
-    pub policies: usize,
-    pub grant_sets: usize,
-    /// Whether it refuses an older policy, as a daemon does, and may lose the grants of one; else none may come.
-    pub refuses_older: bool,
-    /// What it refused last.
-    pub refused: String,
-    /// How many sets with grants in them it still loses: its disk is full.
-    pub loses_grants: usize,
-    pub ended: Option<String>,
-}
-
-/// A node daemon.
-pub struct Node {
-    pub member: Member,
-    pub view: watch::Receiver<NodeView>,
-    /// Relays that it cannot reach.
-    pub unreachable: watch::Sender<BTreeSet<RelayId>>,
-    up: mpsc::Sender<pb::NodeUp>,
-    tasks: JoinSet<()>,
-}
-
-impl Node {
-    pub async fn connect(plane: &Plane, member: &Member) -> Self {
-        Self::connect_with(plane, member, NodeView::default()).await
-    }
-
-    pub async fn connect_with(plane: &Plane, member: &Member, held: NodeView) -> Self {
-        let (up, ups) = mpsc::channel(64);
-        let hello = pb::NodeHello {
-            version: "0.1.0".to_owned(),
-            wall_clock_ms: plane.clock.wall().0,
-            policy_epoch: held.policy.as_ref().map_or(0, |p| p.epoch.0),
-            policy_revision: held.policy.as_ref().map_or(0, |p| p.revision.0),
-            trust_bundle_version: member.enrolled.trust_bundle_version,
-            ..pb::NodeHello::default()
-        };
-        up.send(node_up(node_up::Body::Hello(hello))).await.unwrap();
-        let (unreachable, not_reached) = watch::channel(BTreeSet::new());
-        up.send(node_status(&held, &BTreeSet::new())).await.unwrap();
-        let mut client = member.client(plane).await;
-        let downs = client
-            .node_session(ReceiverStream::new(ups))
-            .await
-            .unwrap()
-            .into_inner();
-        let (sender, view) = watch::channel(held);
-        let mut tasks = JoinSet::new();
-        let (keys, answers) = (member.policy_keys(), up.clone());
-        tasks.spawn(async move { node_task(downs, keys, sender, not_reached, answers).await });
-        Self {
-            member: member.clone(),
-            view,
-            unreachable,
-            up,
-            tasks,
-        }
-    }
-
-    pub fn id(&self) -> NodeId {
-        self.member.node_id()
-    }
-
-    /// Reports once more.
-    pub async fn report(&self) {
-        self.report_with(|_| {}).await;
-    }
-
-    /// Reports once more, with a change.
-    pub async fn report_with(&self, change: impl FnOnce(&mut pb::NodeStatus)) {
-        let mut up = node_status(&self.view.borrow().clone(), &self.unreachable.borrow().clone());
-        if let Some(node_up::Body::Status(status)) = &mut up.body {
-            change(status);
-        }
-        self.up.send(up).await.unwrap();
-    }
-
-    pub async fn until(&self, what: &str, check: impl FnMut(&NodeView) -> bool) -> NodeView {
-        wait(&self.view, what, check).await
-    }
-
-    /// Says that it stops; its session stays open.
-    pub async fn say_goodbye(&self) {
-        let goodbye = node_up::Body::Goodbye(pb::Goodbye {});
-        self.up.send(node_up(goodbye)).await.unwrap();
-    }
-
-    /// Ends its session without a word.
-    pub async fn vanish(mut self) -> NodeView {
-        self.tasks.shutdown().await;
-        self.view.borrow().clone()
-    }
-}
-
-fn node_up(body: node_up::Body) -> pb::NodeUp {
-    pb::NodeUp { body: Some(body) }
-}
-
-/// It is connected wherever it should be, has registered everything, and listens.
-fn node_status(held: &NodeView, unreachable: &BTreeSet<RelayId>) -> pb::NodeUp {
-    let bytes = |id: [u8; 16]| Bytes::copy_from_slice(&id);
-    let kept = held.grants.values().map(|g| g.envelope().as_ref());
-    let mut status = pb::NodeStatus {
-        grants_digest: Bytes::copy_from_slice(&fairlead_trust::grants_digest(kept)),
-        policy_refused: held.refused.clone(),
-        ..pb::NodeStatus::default()
-    };
-    if let Some(policy) = &held.policy {
-        status.policy_epoch = policy.epoch.0;
-        status.policy_revision = policy.revision.0;
-        status.leader_term = policy.leader_term.0;
-        for relay in &policy.relays {
-            let connected = !unreachable.contains(&relay.relay);
-            let registered = policy
-                .publications
-                .iter()
-                .filter(|p| p.relays.contains(&relay.relay));
-            status.relays.push(pb::RelayReach {
-                relay_id: bytes(relay.relay.to_bytes()),
-                connected,
-                rtt_us: 100,
-                error: if connected { "" } else { "timed out" }.to_owned(),
-                registered_endpoint_ids: registered
-                    .filter(|_| connected)
-                    .map(|p| bytes(p.endpoint.to_bytes()))
-                    .collect(),
-            });
-        }
-        status.listeners = policy
-            .consumptions
-            .iter()
-            .map(|c| pb::ListenerState {
-                route_id: bytes(c.route.to_bytes()),
-                listening: true,
-                ..pb::ListenerState::default()
-            })
-            .collect();
-    }
-    node_up(node_up::Body::Status(status))
-}
-
-async fn node_task(
-    mut downs: Streaming<pb::NodeDown>,
-    keys: Keyring,
-    view: watch::Sender<NodeView>,
-    unreachable: watch::Receiver<BTreeSet<RelayId>>,
-    up: mpsc::Sender<pb::NodeUp>,
-) {
-    let ended = loop {
-        match downs.message().await {
-            Ok(Some(down)) => match down.body.unwrap() {
-                node_down::Body::PolicyEnvelope(envelope) => {
-                    let policy = signed::open_node_policy(&keys, &envelope).unwrap();
-                    view.send_modify(|v| {
-                        v.policies += 1;
-                        let held_term = v.policy.as_ref().map(|p| p.leader_term);
-                        if v.refuses_older && Some(policy.leader_term) < held_term {
-                            v.refused = "an older leader's".to_owned();
-                            return;
-                        }
-                        v.refused.clear();
-                        let held = v.policy.as_ref().map(|p| (p.epoch, p.revision));
-                        assert!(
-                            Some((policy.epoch, policy.revision)) >= held,
-                            "an older policy was sent"
-                        );
-                        v.policy = Some(policy);
-                    });
-                }
-                node_down::Body::PathCheck(_) => {}
-                node_down::Body::Grants(set) => view.send_modify(|v| {
-                    let keys = v
-                        .policy
-                        .as_ref()
-                        .map(|p| p.grant_keys.clone())
-                        .unwrap_or_default();
-                    v.grant_sets += 1;
-                    if v.loses_grants > 0 && !set.grant_envelopes.is_empty() {
-                        v.loses_grants -= 1;
-                        return;
-                    }
-                    v.grants = set
-                        .grant_envelopes
-                        .iter()
-                        .map(|g| signed::open_grant(&keys, g).unwrap())
-                        .map(|g| (g.route, g))
-                        .collect();
-                    // What a policy lets it open, it can open.
-                    let consumed = v.policy.iter().flat_map(|p| &p.consumptions);
-                    let missing: Vec<_> = consumed.filter(|c| !v.grants.contains_key(&c.route)).collect();
-                    assert!(v.refuses_older || missing.is_empty(), "{missing:?} have no grant");
-                }),
-                node_down::Body::Welcome(_) | node_down::Body::TrustBundle(_) => {}
-            },
-            Ok(None) => break "closed".to_owned(),
-            Err(status) => break status.message().to_owned(),
-        }
-        let status = node_status(&view.borrow().clone(), &unreachable.borrow().clone());
-        let _ = up.send(status).await;
     };
     view.send_modify(|v| v.ended = Some(ended));
 }
