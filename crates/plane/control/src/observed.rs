@@ -2,6 +2,7 @@
 
 use crate::api::{PathReportView, RelayState};
 use crate::plan::RELAYS_MAX;
+use crate::publish::GrantSet;
 use crate::readiness::{Asked, Probes};
 use crate::record::{MemberKey, Text};
 use crate::session::Processes;
@@ -11,7 +12,7 @@ use fairlead_trust::admission::PolicyHead;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -72,6 +73,8 @@ pub(crate) struct NodeReport {
     pub(crate) policy_refused: String,
     /// The digest of the grants that it keeps; `None` where it does not say.
     pub(crate) grants: Option<[u8; 32]>,
+    /// Those grants, where they are of a set that this session has sent.
+    pub(crate) kept: Option<Arc<GrantSet>>,
     pub(crate) relays: BTreeMap<RelayId, Reach>,
     pub(crate) listeners: BTreeMap<RouteId, Listener>,
     pub(crate) live_streams: u64,

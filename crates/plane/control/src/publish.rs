@@ -220,6 +220,16 @@ impl SignedGrant {
         } = self.grant;
         self.grant == contents.grant(epoch, not_before, not_after)
     }
+
+    /// Whether one admits to what the other does: they differ in their time at most.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        let grant = Grant {
+            not_before: other.grant.not_before,
+            not_after: other.grant.not_after,
+            ..self.grant
+        };
+        grant == other.grant
+    }
 }
 
 /// Whether a policy is the one whose number and root were committed last.

@@ -113,6 +113,7 @@ fn witnesses_are_connected_nodes() {
             leader_term: 0,
             policy_refused: String::new(),
             grants: None,
+            kept: None,
             relays: BTreeMap::from([(relay(1), reach)]),
             listeners: BTreeMap::new(),
             live_streams: 0,

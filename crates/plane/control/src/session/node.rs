@@ -15,6 +15,7 @@ use bytes::Bytes;
 use fairlead_model::{EndpointId, MonoTime, NodeId, RelayId, RouteId, WallTime};
 use fairlead_rpc::pb::{self, node_down, node_up};
 use fairlead_trust::{NodePolicy, Verified};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -28,6 +29,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// The least time between two looks whether it is to be pushed again.
 const AGAIN_LOOK_MIN: Duration = Duration::from_millis(100);
 
+/// Sets of grants that are known by their digests: so many changes may be on their way to a node at once.
+const SENT_KEPT_MAX: usize = 8;
+
 struct Task {
     inner: Arc<Inner>,
     id: NodeId,
@@ -38,6 +42,8 @@ struct Task {
     policy: Option<(u64, u64, MonoTime)>,
     /// The grants that were sent last, and when.
     grants: Option<(Arc<GrantSet>, MonoTime)>,
+    /// The newest sets that were sent, with their digests: a report may be of one before the last.
+    sent: VecDeque<([u8; 32], Arc<GrantSet>)>,
     /// The policy that the node said it holds.
     held: Option<(u64, u64)>,
     /// The digest of the grants that the node said it keeps.
@@ -100,6 +106,7 @@ pub(super) async fn run(
         down,
         policy: None,
         grants: None,
+        sent: VecDeque::new(),
         held: Some((hello.policy_epoch, hello.policy_revision)),
         held_grants: None,
         checking: None,
@@ -254,9 +261,26 @@ impl Task {
                 grant_envelopes: grants.grants.values().map(|g| g.envelope.clone()).collect(),
             }))
             .await?;
+            self.remember(&grants);
             self.grants = Some((grants, now));
         }
         Ok(())
+    }
+
+    /// Keeps what was sent, to know it in a report.
+    fn remember(&mut self, grants: &Arc<GrantSet>) {
+        let digest = grants.digest();
+        self.sent.retain(|(known, _)| *known != digest);
+        self.sent.push_back((digest, Arc::clone(grants)));
+        if self.sent.len() > SENT_KEPT_MAX {
+            self.sent.pop_front();
+        }
+    }
+
+    /// The grants of a digest, where they were sent lately.
+    fn known(&self, digest: [u8; 32]) -> Option<Arc<GrantSet>> {
+        let known = self.sent.iter().find(|(of, _)| *of == digest);
+        known.map(|(_, grants)| Arc::clone(grants))
     }
 
     /// Whether the grants are to be sent: they are new, or the node says that it keeps others, since
@@ -306,11 +330,19 @@ impl Task {
     }
 
     fn hear(&mut self, status: pb::NodeStatus) -> Result<(), Ended> {
-        let report = report(status);
+        let mut report = report(status);
         self.held = report.policy;
         self.held_grants = report.grants;
+        report.kept = report.grants.and_then(|digest| self.known(digest));
         let mut members = self.inner.observed.lock();
         let observed = members.node_in(self.id, self.session).ok_or(Ended::Replaced)?;
+        if report.kept.is_none() {
+            // Of a set that was sent long ago, or by the session before.
+            let before = observed.status.take();
+            report.kept = before
+                .filter(|before| before.grants == report.grants)
+                .and_then(|before| before.kept);
+        }
         observed.status = Some(report);
         drop(members);
         self.inner.wake.notify_one();
@@ -374,6 +406,7 @@ fn report(status: pb::NodeStatus) -> NodeReport {
         leader_term: status.leader_term,
         policy_refused: text(status.policy_refused),
         grants: status.grants_digest.as_ref().try_into().ok(),
+        kept: None,
         relays: status
             .relays
             .into_iter()
@@ -468,6 +501,7 @@ mod tests {
             down: mpsc::channel(4).0,
             policy: None,
             grants: None,
+            sent: VecDeque::new(),
             held: None,
             held_grants: None,
             checking: None,

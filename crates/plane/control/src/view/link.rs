@@ -3,8 +3,10 @@
 use super::{Viewer, starting};
 use crate::api::{LinkState, LinkView, Ref, RefusalView};
 use crate::observed::NodeReport;
+use crate::publish::GrantSet;
 use crate::record::LinkRecord;
 use fairlead_model::{Generation, NodeId, RefusalCode, RelayId};
+use std::time::Duration;
 
 impl Viewer<'_> {
     pub(crate) fn link(&self, record: &LinkRecord) -> LinkView {
@@ -15,7 +17,7 @@ impl Viewer<'_> {
         let starting = !waiting_for.is_empty()
             && listen_error.is_empty()
             && starting::link(
-                self.wall.since(record.created_at.into()),
+                self.age(record),
                 [record.consumer.0, record.publisher.0].map(|id| self.ages(id)),
                 self.carriers(relays.iter().copied()),
             );
@@ -133,10 +135,7 @@ impl Viewer<'_> {
                 "consumer {consumer} reaches no relay where it is registered yet"
             ));
         }
-        let grants = self.documents.grants.get(&record.consumer.0);
-        if let (Some(held), Some(wanted)) = (from.and_then(|s| s.grants), grants)
-            && held != wanted.digest()
-        {
+        if from.is_some_and(|from| self.lacks_grant(record, from)) {
             waits.push(format!("consumer {consumer} does not hold its grants yet"));
         }
         match from.map(|s| s.listeners.get(&record.route.0)) {
@@ -156,6 +155,30 @@ impl Viewer<'_> {
             None => {}
         }
         waits
+    }
+
+    /// Whether the consumer does not hold the link's grant; what it lacks of other links does not count.
+    fn lacks_grant(&self, record: &LinkRecord, consumer: &NodeReport) -> bool {
+        let (Some(held), Some(wanted)) = (consumer.grants, self.documents.grants.get(&record.consumer.0))
+        else {
+            return false;
+        };
+        let of = |set: &GrantSet| set.grants.get(&record.route.0).cloned();
+        let held_grant = consumer.kept.as_deref().and_then(of);
+        match (held_grant, of(wanted)) {
+            (Some(held), Some(wanted)) if held.is_alike(&wanted) => false,
+            (_, _) => held != wanted.digest(),
+        }
+    }
+
+    /// Since when a link has what it is to have: it was added, or its grant was signed anew.
+    fn age(&self, record: &LinkRecord) -> Duration {
+        let grants = self.documents.grants.get(&record.consumer.0);
+        let signed = grants
+            .and_then(|set| set.grants.get(&record.route.0))
+            .map(|signed| signed.grant.not_before);
+        let added = self.wall.since(record.created_at.into());
+        signed.map_or(added, |at| added.min(self.wall.since(at)))
     }
 
     /// That none of a link's relays is ready, and why; none is said to be at fault where it has none.

@@ -167,8 +167,10 @@ impl Viewer<'_> {
             let reason = format!("it refused its policy: {}", status.policy_refused);
             return lacks(&reason, NodeLack::Refused);
         }
-        let wanted = self.wanted_node(id);
-        if wanted.is_none() || wanted.map(|w| (w.epoch, w.revision)) != status.policy {
+        let wanted = self.wanted_node(id).map(|w| (w.epoch, w.revision));
+        // One that is on its way takes nothing from what the node has.
+        let is_on_its_way = status.policy.is_some() && self.ages(id).is_some_and(Ages::has_new_policy);
+        if wanted.is_none() || wanted != status.policy && !is_on_its_way {
             return lacks("it does not hold its newest policy yet", NodeLack::Policy);
         }
         let reaches = self.reaches(id, Some(status));

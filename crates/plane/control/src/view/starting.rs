@@ -61,9 +61,14 @@ impl Ages {
         self.session.is_none_or(is_short)
     }
 
+    /// Whether its newest policy was signed a moment ago.
+    pub(super) fn has_new_policy(self) -> bool {
+        self.policy.is_some_and(is_short)
+    }
+
     /// Whether its daemon or its policy is new.
     fn is_new(self) -> bool {
-        self.has_new_session() || self.policy.is_some_and(is_short)
+        self.has_new_session() || self.has_new_policy()
     }
 }
 
@@ -87,13 +92,13 @@ pub(super) fn node(lack: NodeLack, ages: Ages) -> bool {
     }
 }
 
-/// Whether a link lacks only what comes by itself: it, one of its ends or a relay of it is new. `added` is its
-/// age; ends that are not connected have none.
-pub(super) fn link(added: Duration, ends: [Option<Ages>; 2], relays: Carrier) -> bool {
+/// Whether a link lacks only what comes by itself: it, one of its ends or a relay of it is new. `age` is the
+/// link's or its grant's; ends that are not connected have none.
+pub(super) fn link(age: Duration, ends: [Option<Ages>; 2], relays: Carrier) -> bool {
     let [Some(consumer), Some(publisher)] = ends else {
         return false;
     };
-    is_short(added) || consumer.is_new() || publisher.is_new() || relays.is_new()
+    is_short(age) || consumer.is_new() || publisher.is_new() || relays.is_new()
 }
 
 #[cfg(test)]

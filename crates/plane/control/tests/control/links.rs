@@ -451,3 +451,53 @@ async fn what_is_new_is_starting_for_a_while() {
         .await;
     plane.stop().await;
 }
+
+/// R-UI-01: while a change is on its way to a node, the node and the links that it does not touch are as ready as they
+/// were; the new link is settling.
+#[tokio::test]
+async fn a_change_on_its_way_takes_nothing_from_what_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let one = plane.relay("one").await;
+    let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let _relay = Relay::connect(&plane, &one).await;
+    let hears = Node::connect(&plane, &alpha).await;
+    let _beta = Node::connect(&plane, &beta).await;
+    plane.link("db", "alpha", "beta", 15_432).await;
+    let stands = async |c: &Control| {
+        let (node, link) = (c.node("alpha").await.unwrap(), c.link("db").await.unwrap());
+        (node.state, link.state)
+    };
+    let ready = (NodeState::Ready, LinkState::Ready);
+    plane
+        .until("all is ready", async |c| stands(c).await == ready)
+        .await;
+    let deaf = NodeView {
+        is_deaf: true,
+        ..hears.vanish().await
+    };
+    let _deaf = Node::connect_with(&plane, &alpha, deaf).await;
+    plane
+        .until("all is ready again", async |c| stands(c).await == ready)
+        .await;
+    plane.clock.pass(Duration::from_secs(60));
+    plane.link("web", "alpha", "beta", 15_433).await;
+    plane
+        .until("a newer policy is signed", async |c| {
+            !c.node("alpha").await.unwrap().policy.is_current()
+        })
+        .await;
+    let node = plane.control.node("alpha").await.unwrap();
+    assert_eq!((node.state, node.state_reason.as_str()), (NodeState::Ready, ""));
+    let link = plane.control.link("db").await.unwrap();
+    assert_eq!((link.state, link.waiting_for), (LinkState::Ready, Vec::new()));
+    let new = plane.control.link("web").await.unwrap();
+    assert_eq!((new.state, new.starting), (LinkState::Pending, true));
+    // A policy that does not arrive is a fault of the node; what the link needs, it holds.
+    plane.clock.pass(Duration::from_secs(16));
+    assert_eq!(
+        stands(&plane.control).await,
+        (NodeState::NotReady, LinkState::Ready)
+    );
+    plane.stop().await;
+}
