@@ -5,7 +5,8 @@
 
 use crate::json::Warning;
 use fairlead_control::api::{
-    CopiesView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, RelayState, RelayView, StatusView,
+    CopiesView, LinkState, LinkView, Look, NodeState, NodeView, PolicyView, RefusedView, RelayState,
+    RelayView, StatusView,
 };
 use fairlead_model::WallTime;
 use std::time::Duration;
@@ -40,6 +41,10 @@ fn refused_action(policy: &PolicyView, status: &StatusView) -> String {
 
 /// What to do for a relay that is offline and may admit nothing.
 const OFFLINE_ACTION: &str = "Start its relay service, or check its host and its log.";
+
+/// What to do about a host whose clock is wrong.
+const CLOCK_ACTION: &str =
+    "Set that host's clock right, and keep it right: chrony or systemd-timesyncd does.";
 
 /// Names that a message lists.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -209,6 +214,8 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
     let name = &relay.name;
     let refused;
     match relay.state {
+        // It runs, and is told so each time.
+        RelayState::Offline if relay.refused.is_some() => refused_sessions(object(), relay.refused.as_ref(), found),
         RelayState::Offline => found.add(
             Severity::Critical,
             "RELAY_OFFLINE",
@@ -282,7 +289,7 @@ fn relay(relay: &RelayView, look: &Look, found: &mut Found) {
                     "Clock differs by {} s: the clock of relay {name}'s host is behind the control plane's.",
                     behind.as_secs()
                 ),
-                "Set that host's clock right, and keep it right: chrony or systemd-timesyncd does.",
+                CLOCK_ACTION,
             )
         };
         found.add(Severity::Warning, "CLOCK_DIFFERS", object(), message, action);
@@ -330,6 +337,9 @@ fn node(node: &NodeView, look: &Look, found: &mut Found) {
     let object = || ("node", node.id.to_string(), node.name.as_str());
     let name = &node.name;
     match node.state {
+        NodeState::Offline if node.refused.is_some() => {
+            refused_sessions(object(), node.refused.as_ref(), found)
+        }
         NodeState::Offline => found.add(
             Severity::Critical,
             "NODE_OFFLINE",
@@ -359,6 +369,20 @@ fn node(node: &NodeView, look: &Look, found: &mut Found) {
     }
     copies(object(), node.copies.as_ref(), found);
     certificate(object(), node.certificate_not_after, now, found);
+}
+
+/// A member that runs and is not let in: it is no use to start its service.
+fn refused_sessions(object: Object<'_>, refused: Option<&RefusedView>, found: &mut Found) {
+    let Some(refused) = refused else {
+        return;
+    };
+    let (kind, _, name) = &object;
+    let message = format!(
+        "{} {name} runs, and the control plane refuses its sessions: {}.",
+        capital(kind),
+        refused.message
+    );
+    found.add(Severity::Critical, refused.code, object, message, CLOCK_ACTION);
 }
 
 fn copies(object: Object<'_>, copies: Option<&CopiesView>, found: &mut Found) {

@@ -25,6 +25,10 @@ const PROBES_QUEUED_MAX: usize = RELAYS_MAX;
 /// Paths that wait until a node has tried the one before. An admin waits for each.
 const CHECKS_QUEUED_MAX: usize = 4;
 
+/// How long a refused hello is why a member is not connected: it tries again every few seconds, so one that
+/// is not heard for so long has stopped, or cannot come.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+
 /// What a relay's supervisor reported last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RelayReport {
@@ -152,6 +156,26 @@ pub(crate) struct Closed {
     pub(crate) stopped: bool,
 }
 
+/// A hello that was refused, by a member that enrolled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Stable code.
+    pub(crate) code: &'static str,
+    /// What the member was told.
+    pub(crate) words: String,
+    pub(crate) at: MonoTime,
+}
+
+impl Refused {
+    /// The clocks differ (R-POL-05).
+    pub(crate) const CLOCK_DIFFERS: &'static str = "CLOCK_DIFFERS";
+
+    /// Whether it still counts at `now`: a member that is there tries again within seconds.
+    fn is_news(&self, now: MonoTime) -> bool {
+        now.since(self.at) < REFUSED_FOR
+    }
+}
+
 /// A supervisor's session.
 #[derive(Debug)]
 pub(crate) struct RelaySession {
@@ -192,6 +216,8 @@ pub(crate) struct RelayObserved {
     met: bool,
     /// How the last session ended; `None` while one is open.
     pub(crate) closed: Option<Closed>,
+    /// The last hello that was refused since.
+    refused: Option<Refused>,
     /// Version of the supervisor.
     pub(crate) version: String,
     /// Which processes have come with its identity.
@@ -213,6 +239,8 @@ pub(crate) struct NodeObserved {
     pub(crate) session: Option<NodeSession>,
     /// How the last session ended; `None` while one is open.
     pub(crate) closed: Option<Closed>,
+    /// The last hello that was refused since.
+    refused: Option<Refused>,
     /// Version of the daemon.
     pub(crate) version: String,
     /// Which processes have come with its identity.
@@ -273,11 +301,21 @@ impl Observed {
         let first = !relay.met;
         relay.met = true;
         relay.closed = None;
+        relay.refused = None;
         relay.version = version;
         Opened {
             session: SessionNumber { number },
             probes,
             first,
+        }
+    }
+
+    /// Keeps why a member's hello was refused. One whose session is open goes by that.
+    pub(crate) fn refuse(&self, member: MemberKey, refused: Refused) {
+        let mut members = self.lock();
+        match member {
+            MemberKey::Relay(Text(id)) => members.relays.entry(id).or_default().refused = Some(refused),
+            MemberKey::Node(Text(id)) => members.nodes.entry(id).or_default().refused = Some(refused),
         }
     }
 
@@ -323,6 +361,7 @@ impl Observed {
             checks,
         });
         node.closed = None;
+        node.refused = None;
         node.version = version;
         (SessionNumber { number }, asked)
     }
@@ -382,6 +421,22 @@ impl Observed {
         if let Some(observed) = self.lock().relays.get_mut(&relay) {
             observed.probes.report(by, request, result, now);
         }
+    }
+}
+
+impl RelayObserved {
+    /// Why it is not connected, where its hellos are refused.
+    pub(crate) fn refused(&self, now: MonoTime) -> Option<&Refused> {
+        let refused = self.refused.as_ref().filter(|refused| refused.is_news(now));
+        refused.filter(|_| self.session.is_none())
+    }
+}
+
+impl NodeObserved {
+    /// Why it is not connected, where its hellos are refused.
+    pub(crate) fn refused(&self, now: MonoTime) -> Option<&Refused> {
+        let refused = self.refused.as_ref().filter(|refused| refused.is_news(now));
+        refused.filter(|_| self.session.is_none())
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Facts {
     pub away: Option<Duration>,
     /// Whether its supervisor said that it stops, and its worker with it.
     pub stopped: bool,
+    /// Why its supervisor's hellos are refused while it is not connected; else empty.
+    pub refused: String,
     /// Its worker; `None` before the first report.
     pub worker: Option<Worker>,
     /// Whether its port answers.
@@ -157,6 +159,10 @@ pub fn standing(facts: &Facts) -> Standing {
     };
     if !facts.enrolled {
         return stands(RelayState::Pending, "it has not enrolled yet", Lack::Mending);
+    }
+    if !facts.refused.is_empty() {
+        let reason = format!("its supervisor's session is refused: {}", facts.refused);
+        return stands(RelayState::Offline, &reason, Lack::Mending);
     }
     if facts.stopped {
         return stands(RelayState::Offline, "its supervisor was stopped", Lack::Mending);

@@ -255,10 +255,14 @@ pub(crate) fn facts(
     let is_connected = observed.is_some_and(|o| o.session.is_some());
     let closed = observed.and_then(|o| o.closed);
     let lost_at = closed.map_or(started, |c| c.at);
+    let refused = observed.and_then(|o| o.refused(now));
     Facts {
         enrolled: record.enrolled.is_some(),
         away: (!is_connected).then(|| now.since(lost_at)),
+        refused: refused.map(|r| r.words.clone()).unwrap_or_default(),
         stopped: match closed {
+            // It was, and is there again.
+            _ if refused.is_some() => false,
             Some(closed) => closed.stopped,
             // It has not come since this control plane began: what the one before knew stands.
             None => record.stopped && !is_connected,

@@ -1,10 +1,11 @@
 //! Views: what is wanted, what is signed and what was reported, put together for people.
 
 use crate::api::{
-    HeadView, LinkState, NodeState, PolicyView, Ref, RelayState, RelayView, StatusView, WorkerView,
+    HeadView, LinkState, NodeState, PolicyView, Ref, RefusedView, RelayState, RelayView, StatusView,
+    WorkerView,
 };
 use crate::control::Inner;
-use crate::observed::{Members, RelayReport};
+use crate::observed::{Members, Refused, RelayReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
 use crate::readiness::{self, Facts, Lack, Standing};
@@ -110,6 +111,7 @@ impl<'a> Viewer<'a> {
             },
             certificate_not_after: record.enrolled.as_ref().map(|e| e.certificate_not_after.into()),
             endpoints: endpoints_on(&self.documents.placements, id),
+            refused: observed.and_then(|o| o.refused(self.mono)).map(RefusedView::from),
             clock_behind: status.and_then(|s| s.clock_behind),
             signed_ahead: status.is_some_and(|s| s.signed_ahead),
             removable_after: self.removable_after(record),
@@ -267,6 +269,15 @@ impl<'a> Viewer<'a> {
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
             audit_broken: self.inner.audit_broken.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
+
+impl From<&Refused> for RefusedView {
+    fn from(refused: &Refused) -> Self {
+        Self {
+            code: refused.code,
+            message: refused.words.clone(),
         }
     }
 }

@@ -33,6 +33,7 @@ fn relay(name: &str, state: RelayState) -> RelayView {
         copies: None,
         removable_after: None,
         leased: true,
+        refused: None,
         clock_behind: None,
         signed_ahead: false,
         id: rng::new_id(),
@@ -85,6 +86,7 @@ fn node(name: &str, state: NodeState) -> NodeView {
         last_seen: None,
         version: String::new(),
         policy: policy(HOUR),
+        refused: None,
         relays: Vec::new(),
         live_streams: 0,
         memory_bytes: 0,
@@ -236,6 +238,35 @@ fn each_trouble_is_named_with_what_to_do_most_urgent_first() {
         );
         assert!(["pool", "relay", "node", "link"].contains(&warning.kind.as_str()));
         assert_eq!(warning.id.is_empty(), warning.kind == "pool");
+    }
+}
+
+/// R-POL-05: a member that is refused for its clock runs: its clock is what is to be mended, not its service.
+#[test]
+fn a_member_that_is_refused_is_not_said_to_be_stopped() {
+    let refused = fairlead_control::api::RefusedView {
+        code: "CLOCK_DIFFERS",
+        message: "clock differs by 9m59s".to_owned(),
+    };
+    let mut relay = relay("a", RelayState::Offline);
+    let mut node = node("n", NodeState::Offline);
+    (relay.refused, node.refused) = (Some(refused.clone()), Some(refused));
+    let look = look(vec![relay, relay_b()], vec![node], Vec::new());
+    assert_eq!(
+        lines(&look),
+        ["critical CLOCK_DIFFERS a", "critical CLOCK_DIFFERS n"]
+    );
+    for warning in warnings(&look) {
+        assert!(
+            warning
+                .message
+                .contains("refuses its sessions: clock differs by 9m59s."),
+            "{warning:?}"
+        );
+        assert!(
+            warning.action.starts_with("Set that host's clock right"),
+            "{warning:?}"
+        );
     }
 }
 

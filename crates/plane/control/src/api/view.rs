@@ -179,6 +179,15 @@ pub struct CopiesView {
     pub met_by: Vec<Name>,
 }
 
+/// Why a member's sessions are refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedView {
+    /// Stable code, such as `CLOCK_DIFFERS`.
+    pub code: &'static str,
+    /// What the member was told.
+    pub message: String,
+}
+
 /// A relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayView {
@@ -226,6 +235,8 @@ pub struct RelayView {
     pub leased: bool,
     /// Two processes that use its identity; `None` while there is one.
     pub copies: Option<CopiesView>,
+    /// Why its supervisor's sessions are refused; `None` where it is connected, or does not try.
+    pub refused: Option<RefusedView>,
     /// How far its host's clock is behind what was signed here, where that is more than 60 s, by its
     /// last report (R-POL-05).
     pub clock_behind: Option<std::time::Duration>,
@@ -272,6 +283,8 @@ pub struct NodeView {
     pub version: String,
     /// Its policy.
     pub policy: PolicyView,
+    /// Why its daemon's sessions are refused; `None` where it is connected, or does not try.
+    pub refused: Option<RefusedView>,
     /// Its assigned relays; of one that is offline, without how it reaches them: that is not known.
     pub relays: Vec<ReachView>,
     /// Streams that are open; 0 of one that is offline.

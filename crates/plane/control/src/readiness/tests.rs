@@ -12,6 +12,7 @@ fn relay(n: u8) -> RelayId {
 
 fn ready() -> Facts {
     Facts {
+        refused: String::new(),
         enrolled: true,
         away: None,
         stopped: false,

@@ -15,7 +15,7 @@ use crate::audit::AuditNote;
 use crate::authority::{Csr, Issuance};
 use crate::control::Inner;
 use crate::ledger::Change;
-use crate::observed::Closed;
+use crate::observed::{Closed, Refused};
 use crate::record::{EnrolledRecord, MemberKey, NodeRecord, RelayRecord, Text, key};
 use crate::state::State;
 use fairlead_model::{Identity, MonoTime, WallTime};
@@ -309,6 +309,17 @@ impl Closed {
             | Ended::Stopping => false,
         };
         Self { at, stopped }
+    }
+}
+
+impl Refused {
+    /// A hello whose clock differs.
+    fn by_clock(fault: &str, at: MonoTime) -> Self {
+        Self {
+            code: Self::CLOCK_DIFFERS,
+            words: fault.to_owned(),
+            at,
+        }
     }
 }
 

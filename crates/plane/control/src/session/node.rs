@@ -6,7 +6,7 @@ use super::{
 use crate::api::PathReportView;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{CheckAsked, Closed, LastRefusal, Listener, NodeReport, Reach};
+use crate::observed::{CheckAsked, Closed, LastRefusal, Listener, NodeReport, Reach, Refused};
 use crate::plan::{LINKS_PER_NODE_MAX, RELAYS_MAX};
 use crate::publish::GrantSet;
 use crate::record::{At, EnrolledRecord, MemberKey, NodeRecord, Text, key};
@@ -72,14 +72,17 @@ pub(super) async fn run(
         .await;
         return;
     };
+    let member = MemberKey::Node(Text(id));
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
         if let Some(suppressed) = told::session("refused") {
             tracing::warn!(node = %id, fault, suppressed, "a node's session was refused");
         }
+        inner
+            .observed
+            .refuse(member, Refused::by_clock(&fault, inner.clock.mono()));
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
-    let member = MemberKey::Node(Text(id));
     let admitted = match enrolled(&inner.ledger.state(), member, caller) {
         Ok(()) => copies::admit(&inner, member, caller, hello.process.clone()).await,
         Err(refused) => Err(refused),

@@ -7,7 +7,7 @@ use super::{
 use crate::audit::AuditNote;
 use crate::control::Inner;
 use crate::ledger::{Change, CommitError};
-use crate::observed::{Cloned, Closed, Opened, RelayReport, WorkerState};
+use crate::observed::{Cloned, Closed, Opened, Refused, RelayReport, WorkerState};
 use crate::publish::is_of_head;
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::{At, EnrolledRecord, HeadRecord, MemberKey, RelayRecord, Text, key, time_text};
@@ -100,14 +100,17 @@ pub(super) async fn run(
         .await;
         return;
     };
+    let member = MemberKey::Relay(Text(id));
     if let Some(fault) = clock_fault(hello.wall_clock_ms, inner.clock.wall()) {
         if let Some(suppressed) = told::session("refused") {
             tracing::warn!(relay = %id, fault, suppressed, "a relay's session was refused");
         }
+        inner
+            .observed
+            .refuse(member, Refused::by_clock(&fault, inner.clock.mono()));
         let _ = send_result(&down, Err(Status::failed_precondition(fault))).await;
         return;
     }
-    let member = MemberKey::Relay(Text(id));
     let admitted = match enrolled(&inner.ledger.state(), member, caller) {
         Ok(()) => copies::admit(&inner, member, caller, hello.process.clone()).await,
         Err(refused) => Err(refused),

@@ -3,7 +3,7 @@
 use super::Viewer;
 use super::newer::Signed;
 use super::starting::{self, Ages, NodeLack};
-use crate::api::{HeadView, NodeState, NodeView, PolicyView, ReachView, Ref};
+use crate::api::{HeadView, NodeState, NodeView, PolicyView, ReachView, Ref, RefusedView};
 use crate::observed::{NodeObserved, NodeReport};
 use crate::readiness::OFFLINE_AFTER;
 use crate::record::NodeRecord;
@@ -44,6 +44,7 @@ impl Viewer<'_> {
                 holds_newer: status.is_some_and(|s| self.node_holds_newer(id, s)),
                 lease_not_after: None,
             },
+            refused: observed.and_then(|o| o.refused(self.mono)).map(RefusedView::from),
             relays: self.reaches(id, current),
             live_streams: current.map_or(0, |s| s.live_streams),
             memory_bytes: current.map_or(0, |s| s.memory_bytes),
@@ -118,6 +119,10 @@ impl Viewer<'_> {
         }
         let connected = observed.is_some_and(|o| o.session.is_some());
         let closed = observed.and_then(|o| o.closed);
+        if let Some(refused) = observed.and_then(|o| o.refused(self.mono)) {
+            let reason = format!("its daemon's session is refused: {}", refused.words);
+            return stands(NodeState::Offline, &reason);
+        }
         let was_stopped = !connected && record.stopped_at.is_some();
         if closed.map_or(was_stopped, |c| c.stopped) {
             return stands(NodeState::Offline, "its daemon was stopped");

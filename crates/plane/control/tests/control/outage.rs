@@ -1,8 +1,9 @@
 //! Members that are away: what is shown, what moves, and what does not.
 
-use crate::fixture::{Node, Plane, Relay};
+use crate::fixture::{Node, Plane, Relay, once, refusal};
 use fairlead_control::Control;
 use fairlead_control::api::{NodeState, RelayState};
+use fairlead_rpc::pb::{self, node_up, relay_up};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -421,5 +422,65 @@ async fn a_relay_that_no_node_reaches_is_not_ready() {
         .send_replace([one.relay_id(), two.relay_id()].into());
     alpha.report().await;
     plane.until("its own network may be the reason", ready).await;
+    plane.stop().await;
+}
+
+/// R-POL-05, R-UI-01: a member whose hello is refused is not said to be stopped, whatever it said before; when it does
+/// not try any more, it is.
+#[tokio::test]
+async fn a_member_that_is_refused_for_its_clock_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (one, alpha) = (plane.relay("one").await, plane.node("alpha").await);
+    let (relay, node) = (
+        Relay::connect(&plane, &one).await,
+        Node::connect(&plane, &alpha).await,
+    );
+    let reasons = async |c: &Control| {
+        let (relay, node) = (c.relay("one").await.unwrap(), c.node("alpha").await.unwrap());
+        (relay.state_reason, node.state_reason)
+    };
+    relay.say_goodbye().await;
+    node.say_goodbye().await;
+    let stopped = (
+        "its supervisor was stopped".to_owned(),
+        "its daemon was stopped".to_owned(),
+    );
+    plane
+        .until("both were stopped", async |c| reasons(c).await == stopped)
+        .await;
+    let wall_clock_ms = plane.clock_wall().0 + 600_000;
+    let (request, _open) = once(pb::RelayUp {
+        body: Some(relay_up::Body::Hello(pb::RelayHello {
+            wall_clock_ms,
+            ..pb::RelayHello::default()
+        })),
+    });
+    let mut client = one.client(&plane).await;
+    let mut downs = client.relay_session(request).await.unwrap().into_inner();
+    refusal(downs.message().await);
+    let (request, _open) = once(pb::NodeUp {
+        body: Some(node_up::Body::Hello(pb::NodeHello {
+            wall_clock_ms,
+            ..pb::NodeHello::default()
+        })),
+    });
+    let mut client = alpha.client(&plane).await;
+    let mut downs = client.node_session(request).await.unwrap().into_inner();
+    refusal(downs.message().await);
+    let (relay, node) = reasons(&plane.control).await;
+    assert!(
+        relay.starts_with("its supervisor's session is refused: clock differs by "),
+        "{relay}"
+    );
+    assert!(
+        node.starts_with("its daemon's session is refused: clock differs by "),
+        "{node}"
+    );
+    let view = plane.control.relay("one").await.unwrap();
+    assert_eq!(view.refused.unwrap().code, "CLOCK_DIFFERS");
+    assert_eq!(view.worker.unwrap().state, "unknown");
+    plane.clock.pass(Duration::from_secs(30));
+    assert_eq!(reasons(&plane.control).await, stopped);
     plane.stop().await;
 }
