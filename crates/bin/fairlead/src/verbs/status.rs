@@ -45,6 +45,19 @@ struct Page<'a> {
     status: &'a json::Status,
     /// As `/v1/warnings` gives them.
     warnings: &'a [json::Warning],
+    /// What is not ready and has no warning, and what a pool that carries nothing lacks first.
+    not_ready: Vec<Lacking>,
+}
+
+/// What is not ready, and why; no warning says so.
+#[derive(Debug, Serialize)]
+struct Lacking {
+    code: &'static str,
+    /// `pool`, `relay`, `node` or `link`.
+    kind: String,
+    /// Its name; empty for the pool.
+    name: String,
+    message: String,
 }
 
 /// A member or link that is not ready.
@@ -67,21 +80,35 @@ enum Waits {
     Itself,
 }
 
+impl Waits {
+    /// Its stable code.
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Enrolment => "NOT_ENROLLED",
+            Self::Member => "WAITING",
+            Self::Itself => "SETTLING",
+        }
+    }
+}
+
 pub(super) async fn show(connection: &Connection, client: &RestClient) -> Result<(), Failure> {
     let status: json::Status = client.get("/v1/status").await?;
     let warnings: json::List<json::Warning> = client.get("/v1/warnings").await?;
     let mut compared = lasting(&status, &warnings.items);
     if connection.json {
+        let not_ready = lacking(&status, unready(client, &status).await?, &warnings.items);
+        compared.push_str(&format!("{not_ready:?}"));
         table::compare_by(compared);
         table::json(&Page {
             status: &status,
             warnings: &warnings.items,
+            not_ready,
         });
         return Ok(());
     }
     let mut attention: Vec<Attention> = warnings.items.iter().map(warned).collect();
     let mut pending = settling(unready(client, &status).await?, &mut attention);
-    pending.extend(next_step(&status).map(str::to_owned));
+    pending.extend(next_step(&status).map(|(_, text)| text.to_owned()));
     compared.push_str(&format!("{attention:?}{pending:?}"));
     table::compare_by(compared);
     summary(&status);
@@ -219,10 +246,10 @@ fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String
     let mut settling: Vec<(Waits, String, Vec<String>)> = Vec::new();
     let mut to_enrol = Vec::new();
     for one in unready {
-        let (waits, reason) = (one.waits, one.reason);
-        if attention.iter().any(|(known, _)| *known == one.object) {
+        if is_said(&one, attention) {
             continue;
         }
+        let (waits, reason) = (one.waits, one.reason);
         if waits == Waits::Enrolment {
             to_enrol.push(one.object);
             continue;
@@ -255,12 +282,39 @@ fn settling(unready: Vec<Unready>, attention: &mut Vec<Attention>) -> Vec<String
     said.collect()
 }
 
-/// What a pool that carries nothing lacks first.
-const fn next_step(status: &json::Status) -> Option<&'static str> {
+/// What of it the warnings do not say, for JSON.
+fn lacking(status: &json::Status, unready: Vec<Unready>, warnings: &[json::Warning]) -> Vec<Lacking> {
+    let attention: Vec<Attention> = warnings.iter().map(warned).collect();
+    let unsaid = unready.into_iter().filter(|one| !is_said(one, &attention));
+    let members = unsaid.map(|one| {
+        let (kind, name) = one.object.split_once(' ').unwrap_or((&one.object, ""));
+        Lacking {
+            code: one.waits.code(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            message: one.reason,
+        }
+    });
+    let pool = next_step(status).map(|(code, text)| Lacking {
+        code,
+        kind: "pool".to_owned(),
+        name: String::new(),
+        message: text.to_owned(),
+    });
+    members.chain(pool).collect()
+}
+
+/// Whether it needs attention already.
+fn is_said(one: &Unready, attention: &[Attention]) -> bool {
+    attention.iter().any(|(known, _)| *known == one.object)
+}
+
+/// What a pool that carries nothing lacks first: its code, and how to get it.
+const fn next_step(status: &json::Status) -> Option<(&'static str, &'static str)> {
     match (status.relays, status.nodes, status.links) {
-        (0, _, _) => Some(NO_RELAY),
-        (_, 0, _) => Some(NO_NODE),
-        (_, _, 0) => Some(NO_LINK),
+        (0, _, _) => Some(("NO_RELAY", NO_RELAY)),
+        (_, 0, _) => Some(("NO_NODE", NO_NODE)),
+        (_, _, 0) => Some(("NO_LINK", NO_LINK)),
         (_, _, _) => None,
     }
 }

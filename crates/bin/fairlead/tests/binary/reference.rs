@@ -218,12 +218,28 @@ fn codes_page() -> String {
         let (status, exit) = (code.http_status(), Exit::of_api(code).number());
         writeln!(page, "| `{code}` | {status} | {exit} | {} |", code.meaning()).unwrap();
     }
+    page.push_str(STATUS);
     page.push_str("\n## Exit codes of the command line\n\n| code | meaning |\n|---|---|\n");
     for (_, number, meaning) in Exit::ALL {
         writeln!(page, "| {number} | {meaning} |").unwrap();
     }
     page
 }
+
+/// What `status` says of the whole pool.
+const STATUS: &str = "\n## Status of the pool\n\n\
+    `verdict` of `fairlead status --json` and of `GET /v1/status`:\n\n\
+    | verdict | meaning |\n|---|---|\n\
+    | `well` | nothing is wrong, and all is ready |\n\
+    | `settling` | something is not ready yet, and nothing is known to be wrong |\n\
+    | `attention` | there are warnings, or members wait for somebody to enrol them |\n\n\
+    `warnings` of `fairlead status --json` are those of `GET /v1/warnings`; what to do about each is in the\n\
+    [guide](../guide.md#warnings). `not_ready` lists what is not ready and has no warning, by these codes:\n\n\
+    | code | meaning |\n|---|---|\n\
+    | `NOT_ENROLLED` | the relay or node has not been enrolled: run the command on its host that adding it printed |\n\
+    | `WAITING` | the link waits for a node of it to be enrolled |\n\
+    | `SETTLING` | it is starting, or something new is on its way to it: it comes right by itself |\n\
+    | `NO_RELAY`, `NO_NODE`, `NO_LINK` | the pool carries nothing yet, and lacks this first |\n";
 
 fn cli_page() -> String {
     let mut page = format!(

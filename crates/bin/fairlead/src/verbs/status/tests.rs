@@ -51,6 +51,36 @@ fn what_is_not_ready_is_said_once() {
     );
 }
 
+/// Every row of the table is in the JSON, by a code; what a warning says is not said twice.
+#[test]
+fn the_json_has_what_is_not_ready() {
+    let offline: json::Warning = serde_json::from_value(serde_json::json!({
+        "code": "RELAY_OFFLINE", "severity": "critical", "kind": "relay", "id": "1", "name": "a",
+        "message": "Relay a is offline.", "action": "Check its host.",
+    }))
+    .unwrap();
+    let all = vec![
+        unready("relay a", Waits::Itself, "its supervisor is not connected"),
+        unready("node late", Waits::Enrolment, "it has not enrolled yet"),
+        unready("link db", Waits::Member, "consumer late has not enrolled yet"),
+        unready("node c", Waits::Itself, "it has not reported yet"),
+    ];
+    let rows = lacking(&status(1, 2, 0), all, &[offline]);
+    let rows: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {} {}: {}", row.code, row.kind, row.name, row.message))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "NOT_ENROLLED node late: it has not enrolled yet".to_owned(),
+            "WAITING link db: consumer late has not enrolled yet".to_owned(),
+            "SETTLING node c: it has not reported yet".to_owned(),
+            format!("NO_LINK pool : {NO_LINK}"),
+        ]
+    );
+}
+
 /// The command that helps is given as it is typed.
 #[test]
 fn one_that_is_to_enrol_has_its_command() {
@@ -126,7 +156,7 @@ fn a_warning_of_several_is_said_once() {
 
 #[test]
 fn an_empty_pool_says_what_it_lacks_first() {
-    let says = |relays, nodes, links| next_step(&status(relays, nodes, links)).unwrap_or_default();
+    let says = |relays, nodes, links| next_step(&status(relays, nodes, links)).unwrap_or_default().1;
     assert_eq!(says(0, 0, 0), "no relay yet: fairlead relay add");
     assert!(says(1, 0, 0).contains("node add") && says(1, 2, 0).contains("link add"));
     assert_eq!(says(1, 2, 1), "");
@@ -144,9 +174,11 @@ fn the_json_has_the_warnings() {
     let page = Page {
         status: &status,
         warnings: std::slice::from_ref(&warning),
+        not_ready: Vec::new(),
     };
     let shown = serde_json::to_value(&page).unwrap();
     let mut expected = serde_json::to_value(&status).unwrap();
     expected["warnings"] = serde_json::json!([warning]);
+    expected["not_ready"] = serde_json::json!([]);
     assert_eq!(shown, expected);
 }
