@@ -221,7 +221,7 @@ export function addLink() {
     { name: "to", label: "To node", help: "The publisher: where the service is.", options, value: nodes[1].name },
     { name: "target", label: "Target", help: "The service, as that node reaches it: host:port, or unix:/path.", placeholder: "127.0.0.1:5432" },
     {
-      name: "class", label: "Class", help: "What the service is; it decides limits and priority.", value: "standard",
+      name: "class", label: "Class", help: "What the service is. Shown, and decides nothing yet.", value: "standard",
       options: [["standard", "standard"], ["database", "database"], ["storage", "storage"]],
     },
   ], "Add link", async (body) => {

@@ -264,3 +264,11 @@ async fn unknown_query_parameters_are_named_on_every_route() {
         assert_eq!(refused.fields(), ["foo", "limt"], "{method} {url}");
     }
 }
+
+/// The console says of a link's class what is so: nothing goes by it.
+#[test]
+fn the_console_promises_nothing_of_a_class() {
+    let dialogs = include_str!("../../console/dialogs.js");
+    assert!(dialogs.contains("What the service is. Shown, and decides nothing yet."));
+    assert!(!dialogs.contains("limits and priority"));
+}
