@@ -218,13 +218,41 @@ pub(crate) async fn link(group: &cli::Link) -> Result<(), Failure> {
         LinkVerb::Rm { link } => {
             let one = One::of("links", link)?;
             let client = profile::client(connection)?;
-            let link: json::Link = one.known(&client, client.delete(&one.path()).await).await?;
-            show(connection, &link, |l| {
-                table::line(&format!("link {} removed; its tunnels are closed", l.name))
+            let removed: json::RemovedLink = one.known(&client, client.delete(&one.path()).await).await?;
+            show(connection, &removed, |removed| {
+                table::line(&removed_text(removed))
             });
         }
     }
     Ok(())
+}
+
+/// That a link is removed, and who has not heard of it: there, it goes on.
+fn removed_text(removed: &json::RemovedLink) -> String {
+    let name = &removed.link.name;
+    let count = |kind: &str, names: &[String]| match names {
+        [] => None,
+        [one] => Some(format!("{kind} {one}")),
+        names => Some(format!("{} {kind}s", names.len())),
+    };
+    let unheard = [
+        count("relay", &removed.unheard_relays),
+        count("node", &removed.unheard_nodes),
+    ];
+    let who: Vec<String> = unheard.into_iter().flatten().collect();
+    if who.is_empty() {
+        return format!("link {name} removed; its tunnels are closed");
+    }
+    let is_one = removed.unheard_relays.len() + removed.unheard_nodes.len() == 1;
+    let (verb, has, it) = if is_one {
+        ("is", "has", "it is")
+    } else {
+        ("are", "have", "they are")
+    };
+    format!(
+        "link {name} removed; {} {verb} not connected and {has} not heard of it yet: tunnels there may go on until {it}",
+        who.join(" and ")
+    )
 }
 
 pub(crate) async fn audit(group: &cli::Audit) -> Result<(), Failure> {
@@ -416,6 +444,27 @@ mod tests {
             error.contains("--last: `5000`") && error.contains("1 to 1000"),
             "{error}"
         );
+    }
+
+    /// R-REV-02: who cannot have heard of a removal is said, and not that all tunnels are closed.
+    #[test]
+    fn a_removal_says_who_has_not_heard_of_it() {
+        let removed = |relays: &[&str], nodes: &[&str]| {
+            let end = serde_json::json!({ "id": "1", "name": "n" });
+            let removed: json::RemovedLink = serde_json::from_value(serde_json::json!({
+                "id": "1", "name": "db", "from": end, "to": end, "target": "t:1", "listen": "127.0.0.1:1",
+                "class": "standard", "endpoint": "1", "generation": 1, "route": "1", "created_at": "", "relays": [],
+                "placement_reason": "", "state": "ready", "waiting_for": [],
+                "unheard_relays": relays, "unheard_nodes": nodes,
+            }))
+            .unwrap();
+            removed_text(&removed)
+        };
+        assert_eq!(removed(&[], &[]), "link db removed; its tunnels are closed");
+        let one = "link db removed; node b is not connected and has not heard of it yet: tunnels there may go on until it is";
+        assert_eq!(removed(&[], &["b"]), one);
+        let many = "link db removed; 2 relays and node b are not connected and have not heard of it yet: ";
+        assert!(removed(&["r", "s"], &["b"]).starts_with(many));
     }
 
     #[test]

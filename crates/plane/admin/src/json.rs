@@ -10,8 +10,8 @@ mod warning;
 pub use check::{CheckLink, Copies, PathCheck};
 pub(crate) use view::time;
 pub use view::{
-    AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, Setting, Status, Token,
-    Worker, waits_for_somebody,
+    AuditEntry, Link, Node, Policy, PolicyHead, Reach, Reference, Refusal, Relay, RemovedLink, Setting,
+    Status, Token, Worker, waits_for_somebody,
 };
 pub use warning::Warning;
 

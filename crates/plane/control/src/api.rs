@@ -7,8 +7,8 @@ mod view;
 
 pub use view::{
     AuditView, CopiesView, HeadView, LinkState, LinkView, Look, NodeState, NodeView, PathCheckView,
-    PathReportView, PolicyView, ReachView, Ref, RefusalView, RefusedView, RelayState, RelayView, SettingView,
-    StatusView, TokenView, WorkerView,
+    PathReportView, PolicyView, ReachView, Ref, RefusalView, RefusedView, RelayState, RelayView, RemovedLink,
+    SettingView, StatusView, TokenView, WorkerView,
 };
 
 use fairlead_model::{ApiCode, HostPort, Identity, Name, TokenId, TrustDomain, WallTime};

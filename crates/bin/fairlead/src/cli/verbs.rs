@@ -230,7 +230,7 @@ pub enum LinkVerb {
         #[command(flatten)]
         watch: Watch,
     },
-    /// Remove a link; its tunnels are closed
+    /// Remove a link; its tunnels are closed wherever its relays and nodes are connected
     Rm {
         /// Name or id
         link: String,

@@ -356,6 +356,32 @@ pub struct Link {
     pub last_refusal: Option<Refusal>,
 }
 
+/// A link that was removed, as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedLink {
+    /// The link.
+    #[serde(flatten)]
+    pub link: Link,
+    /// Names of relays that may hold it and have not heard that it was removed: they are not connected. Its tunnels
+    /// there stay until they are.
+    #[serde(default)]
+    pub unheard_relays: Vec<String>,
+    /// Names of those of its nodes that have not heard of it.
+    #[serde(default)]
+    pub unheard_nodes: Vec<String>,
+}
+
+impl From<api::RemovedLink> for RemovedLink {
+    fn from(removed: api::RemovedLink) -> Self {
+        let names = |names: Vec<fairlead_model::Name>| names.iter().map(ToString::to_string).collect();
+        Self {
+            link: removed.link.into(),
+            unheard_relays: names(removed.unheard_relays),
+            unheard_nodes: names(removed.unheard_nodes),
+        }
+    }
+}
+
 /// The latest connection of a link that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {

@@ -3,7 +3,7 @@
 use super::{Answer, Which};
 use crate::Admin;
 use crate::body::Body;
-use crate::json::{AddLink, CheckLink, ErrorBody, Link, List, PathCheck};
+use crate::json::{AddLink, CheckLink, ErrorBody, Link, List, PathCheck, RemovedLink};
 use crate::refused::Refused;
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -45,18 +45,18 @@ pub(super) async fn show(State(admin): State<Admin>, Which(which): Which) -> Ans
     Ok(Json(admin.control.link(&which).await?.into()))
 }
 
-/// Removes a link, and answers with it as it was. Its route is revoked; its id is never used again.
+/// Removes a link, and answers with it as it was and with who has not heard of it. Its route is revoked; its id is never used again.
 #[utoipa::path(
     delete, path = "/v1/links/{link}", tag = "links", operation_id = "link_remove",
     security(("bearer" = [])),
     params(("link" = String, Path, description = "Name or id")),
-    responses((status = 200, body = Link), (status = "default", body = ErrorBody))
+    responses((status = 200, body = RemovedLink), (status = "default", body = ErrorBody))
 )]
 pub(super) async fn remove(
     State(admin): State<Admin>,
     Extension(principal): Extension<Principal>,
     Which(which): Which,
-) -> Answer<Link> {
+) -> Answer<RemovedLink> {
     Ok(Json(admin.control.remove_link(&principal, &which).await?.into()))
 }
 

@@ -179,6 +179,17 @@ pub struct CopiesView {
     pub met_by: Vec<Name>,
 }
 
+/// A link that was removed, as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedLink {
+    /// The link.
+    pub link: LinkView,
+    /// Relays that may hold it and have not heard that it was removed: they are not connected.
+    pub unheard_relays: Vec<Name>,
+    /// Those of its nodes that have not.
+    pub unheard_nodes: Vec<Name>,
+}
+
 /// Why a member's sessions are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedView {

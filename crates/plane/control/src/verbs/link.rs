@@ -1,7 +1,7 @@
 //! Verbs on links.
 
 use super::{actor, full, missing, other_kind, taken};
-use crate::api::{AddLink, ApiError, Faults, LinkView, Principal};
+use crate::api::{AddLink, ApiError, Faults, LinkView, Principal, RemovedLink};
 use crate::audit::AuditNote;
 use crate::control::Control;
 use crate::ledger::Change;
@@ -112,18 +112,18 @@ impl Control {
             .ok_or_else(|| missing(&viewer.state, "link", name_or_id))
     }
 
-    /// Removes a link and revokes its route (R-REV-01); the link as it was.
+    /// Removes a link and revokes its route (R-REV-01); the link as it was, and who cannot have heard of it.
     ///
     /// # Errors
     /// No such link.
-    pub async fn remove_link(&self, by: &Principal, name_or_id: &str) -> Result<LinkView, ApiError> {
+    pub async fn remove_link(&self, by: &Principal, name_or_id: &str) -> Result<RemovedLink, ApiError> {
         let turn = self.0.ledger.turn().await?;
         let record = turn
             .state()
             .find_link(name_or_id)?
             .cloned()
             .ok_or_else(|| missing(turn.state(), "link", name_or_id))?;
-        let view = Viewer::new(&self.0).link(&record);
+        let link = Viewer::new(&self.0).link(&record);
         let mut change = Change::default();
         change.note(
             AuditNote::new(actor(by), "link.remove", format!("link {}", record.name.0)).before(&record),
@@ -140,7 +140,13 @@ impl Control {
             },
         );
         turn.commit(change).await?;
-        Ok(view)
+        // After it: who connects from here on is given what is without it.
+        let viewer = Viewer::new(&self.0);
+        Ok(RemovedLink {
+            link,
+            unheard_relays: viewer.unheard_relays(),
+            unheard_nodes: viewer.unheard_nodes(&record),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::api::{LinkState, LinkView, Ref, RefusalView};
 use crate::observed::NodeReport;
 use crate::publish::GrantSet;
 use crate::record::LinkRecord;
-use fairlead_model::{Generation, NodeId, RefusalCode, RelayId};
+use fairlead_model::{Generation, Name, NodeId, RefusalCode, RelayId};
 use std::time::Duration;
 
 impl Viewer<'_> {
@@ -179,6 +179,25 @@ impl Viewer<'_> {
             .map(|signed| signed.grant.not_before);
         let added = self.wall.since(record.created_at.into());
         signed.map_or(added, |at| added.min(self.wall.since(at)))
+    }
+
+    /// Relays that may hold any link and are not connected; one that was served may hold those that have moved since.
+    pub(crate) fn unheard_relays(&self) -> Vec<Name> {
+        let relays = self.state.relays.values().map(|known| &known.record);
+        relays
+            .filter(|relay| relay.enrolled.is_some() && relay.served && !self.is_connected(relay.id.0))
+            .map(|relay| relay.name.0.clone())
+            .collect()
+    }
+
+    /// Those of a link's nodes that are not connected.
+    pub(crate) fn unheard_nodes(&self, record: &LinkRecord) -> Vec<Name> {
+        [record.consumer.0, record.publisher.0]
+            .into_iter()
+            .filter_map(|id| self.state.node(id))
+            .filter(|node| node.enrolled.is_some() && !self.is_node_connected(node.id.0))
+            .map(|node| node.name.0.clone())
+            .collect()
     }
 
     /// That none of a link's relays is ready, and why; none is said to be at fault where it has none.

@@ -2,7 +2,7 @@
 
 use crate::fixture::{Member, Node, Plane, Relay, once, refusal};
 use fairlead_control::api::{AddRelay, LinkState, MemberRole, RelayState};
-use fairlead_model::{ApiCode, RefusalCode};
+use fairlead_model::{ApiCode, Name, RefusalCode};
 use fairlead_rpc::pb::{self, node_up};
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -456,5 +456,44 @@ async fn a_link_shows_its_last_refusal() {
             .await;
     }
     assert_eq!(plane.control.link("db").await.unwrap().state, LinkState::Pending);
+    plane.stop().await;
+}
+
+/// R-REV-02: a removal names the relays and nodes that are not connected: they have not heard of it.
+#[tokio::test]
+async fn a_removed_link_names_who_has_not_heard_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let plane = Plane::start(dir.path()).await;
+    let (one, two) = (plane.relay("one").await, plane.relay("two").await);
+    let (alpha, beta) = (plane.node("alpha").await, plane.node("beta").await);
+    let (_one, two) = (
+        Relay::connect(&plane, &one).await,
+        Relay::connect(&plane, &two).await,
+    );
+    let _alpha = Node::connect(&plane, &alpha).await;
+    let beta = Node::connect(&plane, &beta).await;
+    for (link, port) in [("db", 15_432), ("web", 15_433)] {
+        plane.link(link, "alpha", "beta", port).await;
+    }
+    plane
+        .until("both relays carry both", async |c| {
+            c.relays().await.iter().all(|relay| relay.endpoints == 2)
+        })
+        .await;
+    let removed = plane.control.remove_link(&plane.admin, "db").await.unwrap();
+    assert_eq!(removed.link.name.as_str(), "db");
+    assert!(removed.unheard_relays.is_empty() && removed.unheard_nodes.is_empty());
+    two.vanish().await;
+    beta.vanish().await;
+    plane
+        .until_away(async |c| c.relay("two").await.unwrap().last_seen)
+        .await;
+    plane
+        .until_away(async |c| c.node("beta").await.unwrap().last_seen)
+        .await;
+    let removed = plane.control.remove_link(&plane.admin, "web").await.unwrap();
+    let names = |names: &[Name]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names(&removed.unheard_relays), ["two"]);
+    assert_eq!(names(&removed.unheard_nodes), ["beta"]);
     plane.stop().await;
 }
