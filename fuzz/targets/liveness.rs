@@ -7,7 +7,7 @@
 
 use fairlead_hop::liveness::{
     AttemptFailure, BindRefusal, Death, Doubt, LiveMessage, LostCause, MESSAGE_LEN, NodeAction, NodeLiveness,
-    Received, RelayAction, RelayLiveness,
+    Passed, RelayAction, RelayLiveness,
 };
 use fairlead_model::{MonoTime, ProcessBootId};
 use libfuzzer_sys::fuzz_target;
@@ -27,11 +27,11 @@ const LOST_AFTER: Duration = Duration::from_secs(3);
 /// What was done to an end, for the checks.
 struct Track {
     received: u64,
-    acks: u64,
+    asking: u64,
     rtt: Duration,
     heard: MonoTime,
-    /// When something of it was last acknowledged.
-    arrived: MonoTime,
+    /// Since when something of it waits for its acknowledgement.
+    waits: Option<MonoTime>,
     dead: bool,
 }
 
@@ -98,12 +98,14 @@ impl Run<'_> {
                 self.after_node(None);
             }
             4 => {
-                let acknowledges = self.byte() % 2 == 0;
-                if acknowledges {
-                    self.of_node.acks += 1;
-                    self.of_node.arrived = self.now;
+                let asks = self.byte() % 2 == 0;
+                if asks {
+                    self.of_node.asking += 1;
                 }
                 self.datagrams(true);
+                if asks {
+                    self.of_node.waits.get_or_insert(self.now);
+                }
             }
             5 => {
                 self.datagrams(false);
@@ -197,17 +199,21 @@ impl Run<'_> {
             self.of_node.rtt
         };
         for track in [&mut self.of_node, &mut self.of_relay] {
+            if track.rtt != rtt {
+                track.waits = None;
+            }
             track.rtt = rtt;
             if more {
                 track.received += 1;
                 track.heard = self.now;
             }
         }
-        let received = Received {
-            bytes: self.of_node.received,
-            acks: self.of_node.acks,
+        let passed = Passed {
+            received_bytes: self.of_node.received,
+            asking_frames: self.of_node.asking,
+            rtt,
         };
-        self.node.datagrams(received, rtt, self.now);
+        self.node.datagrams(passed, self.now);
         self.after_node(None);
         self.relay.datagrams(self.of_relay.received, rtt, self.now);
         self.after_relay();
@@ -259,7 +265,7 @@ impl Run<'_> {
                 NodeAction::Probe | NodeAction::OnlyQuic => {}
                 NodeAction::DialBeside => {
                     assert!(!self.dialling, "two dials at once");
-                    let quiet = self.of_node.heard.min(self.of_node.arrived);
+                    let quiet = self.of_node.heard.min(self.of_node.waits.unwrap_or(self.now));
                     assert!(self.now.since(quiet) >= LOST_AFTER, "beside one that passes");
                     self.dialling = true;
                 }
@@ -309,16 +315,23 @@ fuzz_target!(|data: &[u8]| {
     let now = MonoTime(1_000_000_000);
     let track = || Track {
         received: 1,
-        acks: 0,
+        asking: 0,
         rtt: Duration::ZERO,
         heard: now,
-        arrived: now,
+        waits: None,
         dead: false,
     };
     let mut run = Run {
         input: data,
         now,
-        node: NodeLiveness::new(BOOT, Received { bytes: 1, acks: 0 }, now),
+        node: NodeLiveness::new(
+            BOOT,
+            Passed {
+                received_bytes: 1,
+                ..Passed::default()
+            },
+            now,
+        ),
         of_node: track(),
         connecting: false,
         dialling: false,

@@ -11,7 +11,7 @@
 //! | never stood | silent for 10 s | dead |
 //! | stands | silent | busy or frozen: doubted, nothing is torn down |
 //! | stands, no PONG | anything | likewise |
-//! | stands or never stood | silent for 3 s | another connection is tried beside it, and takes its place if it stands first |
+//! | stands or never stood | silent for 3 s, or acknowledges nothing new | another connection is tried beside it, and takes its place if it stands first |
 //! | broken | answers a probe | alive: the connection is made anew |
 //! | broken, and refused or unanswered when tried anew | silent beyond a probe's time | dead |
 //! | no acknowledgement of the kernel for 2 s | silent as long | dead |
@@ -24,7 +24,7 @@ mod node;
 mod relay;
 
 pub use message::{BindRefusal, LiveMessage, MESSAGE_LEN, MessageFault};
-pub use node::{Doubt, NodeAction, NodeLiveness, Received};
+pub use node::{Doubt, NodeAction, NodeLiveness, Passed};
 pub use relay::{RelayAction, RelayLiveness};
 
 use std::time::Duration;

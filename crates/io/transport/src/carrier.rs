@@ -83,14 +83,26 @@ pub struct CarrierStats {
     pub sent_bytes: u64,
     /// UDP payload bytes received.
     pub received_bytes: u64,
-    /// ACK frames received.
-    pub received_acks: u64,
+    /// Frames sent that the peer acknowledges by themselves.
+    pub asking_frames: u64,
     /// Packets sent.
     pub sent_packets: u64,
     /// Packets taken for lost.
     pub lost_packets: u64,
     /// Greatest UDP payload in use.
     pub mtu_bytes: u16,
+}
+
+/// Frames of those that a carrier sends which make their packet one to be acknowledged.
+const fn asking(frames: &quinn::FrameStats) -> u64 {
+    frames.ping
+        + frames.stream
+        + frames.reset_stream
+        + frames.stop_sending
+        + frames.max_data
+        + frames.max_stream_data
+        + frames.max_streams_bidi
+        + frames.max_streams_uni
 }
 
 impl Carrier {
@@ -168,7 +180,7 @@ impl Carrier {
             rtt: stats.path.rtt,
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
-            received_acks: stats.frame_rx.acks,
+            asking_frames: asking(&stats.frame_tx),
             sent_packets: stats.path.sent_packets,
             lost_packets: stats.path.lost_packets,
             mtu_bytes: stats.path.current_mtu,

@@ -4,7 +4,7 @@
 
 use crate::metrics::{CauseLabel, RelayLabel};
 use crate::session::SessionContext;
-use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness, Received};
+use fairlead_hop::liveness::{Death, Doubt, LostCause, NodeAction, NodeLiveness, Passed};
 use fairlead_model::{Identity, MonoTime, ProcessBootId, RefusalCode, SessionId};
 use fairlead_telemetry::chain;
 use fairlead_transport::{Carrier, DialError, LiveAnswer, LiveConnection, LiveDialError};
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 /// How long a relay is doubted before the control plane is told: longer than a busy worker's pauses.
 const DOUBT_TOLD_AFTER: Duration = Duration::from_secs(2);
 /// What it is told then.
-const DOUBTED: &str = "nothing comes from it by UDP, though its host may be there: UDP to it or from it is blocked, \
-                       or its worker is busy or frozen";
+const DOUBTED: &str = "nothing comes from it by UDP, or nothing arrives there, though its host may be there: UDP to \
+                       it or from it is blocked, or its worker is busy or frozen";
 
 /// What the session tells its watch, and hears of it.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl<'a> Watched<'a> {
             Ok(None) | Err(_) => return std::future::pending().await,
         };
         let clock = &self.context.clock;
-        let mut machine = NodeLiveness::new(boot, self.received().0, clock.mono());
+        let mut machine = NodeLiveness::new(boot, self.passed(), clock.mono());
         let mut attempt: Option<Attempt<'a>> = None;
         let mut standing = Standing::new(&self);
         let (mut doubt, mut suspicion) = (Doubt::None, Suspicion::default());
@@ -120,8 +120,7 @@ impl<'a> Watched<'a> {
                 () = sleep_until(wake) => Event::Timeout,
             };
             let now = clock.mono();
-            let (received, rtt) = self.received();
-            machine.datagrams(received, rtt, now);
+            machine.datagrams(self.passed(), now);
             match event {
                 Event::Answer(answer) => {
                     attempt = None;
@@ -164,13 +163,13 @@ impl<'a> Watched<'a> {
         }
     }
 
-    fn received(&self) -> (Received, Duration) {
+    fn passed(&self) -> Passed {
         let stats = self.carrier.stats();
-        let received = Received {
-            bytes: stats.received_bytes,
-            acks: stats.received_acks,
-        };
-        (received, stats.rtt)
+        Passed {
+            received_bytes: stats.received_bytes,
+            asking_frames: stats.asking_frames,
+            rtt: stats.rtt,
+        }
     }
 
     fn attempt(&self, limit: Duration) -> Attempt<'a> {

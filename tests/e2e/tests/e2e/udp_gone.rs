@@ -1,10 +1,13 @@
 //! UDP alone does not pass for a while, between hosts that all live: TCP says so all the time.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use fairlead_testkit::target::{Behaviour, Target};
-use fairlead_testkit::{Estate, PingPong, Weather, verified};
+use fairlead_testkit::verified::{self, Pattern};
+use fairlead_testkit::{Estate, PingPong, Weather};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
 /// The probes of a QUIC connection that has lost all come after 13 s, then after 26 and 51 s: what relies on
@@ -19,17 +22,40 @@ const ROUND: u64 = 2 << 20;
 const BACK_MAX: Duration = Duration::from_millis(2_500);
 /// What the rounds that were on their way take at such losses.
 const BULK_MAX: Duration = Duration::from_secs(20);
+/// Two seconds until a silence is doubted, two until a doubt is told, and a busy machine.
+const TOLD_MAX: Duration = Duration::from_secs(12);
 const EVEN_LIMIT: Duration = Duration::from_secs(60);
-/// Rules of a relay's host, and what does not pass by them.
-const CUTS: [(&str, &str); 2] = [
+/// The uploads' target: what it is sent, and what it answers in the end.
+const UPLOADS: Behaviour = Behaviour::AnswerAfterEof {
+    question: 100,
+    answer: 200,
+    len: ANSWER,
+};
+const ANSWER: u64 = 1_000;
+/// Where they go in.
+const UPLOADS_LISTEN: &str = "127.0.0.1:15999";
+const CHUNK: usize = 64 << 10;
+
+/// What fills the congestion windows: both ways, or from the consumer alone, to whom the relays go on talking
+/// then, and not only of what is new.
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    Echoes,
+    Uploads,
+}
+
+/// Rules of a relay's host, what does not pass by them, and what is carried meanwhile.
+const CUTS: [(&str, &str, Load); 2] = [
     (
         "either way",
         "table inet gone { chain i { type filter hook input priority 0; meta l4proto udp drop; }; \
          chain o { type filter hook output priority 0; meta l4proto udp drop; }; }",
+        Load::Echoes,
     ),
     (
         "to the relays",
         "table inet gone { chain i { type filter hook input priority 0; meta l4proto udp drop; }; }",
+        Load::Uploads,
     ),
 ];
 
@@ -44,6 +70,58 @@ async fn bulk(link: SocketAddr, host: &fairlead_testkit::net::Host, seed: u64, u
     Ok(())
 }
 
+/// Uploads bytes until `until`, each checked by the target, which answers when it has all.
+async fn upload(host: &fairlead_testkit::net::Host, until: Instant) -> Result<()> {
+    let Behaviour::AnswerAfterEof {
+        question,
+        answer,
+        len,
+        ..
+    } = UPLOADS
+    else {
+        bail!("not the uploads' target");
+    };
+    let mut stream = host.connect(UPLOADS_LISTEN.parse()?)?;
+    let (pattern, mut offset) = (Pattern::new(question), 0);
+    while Instant::now() < until {
+        stream.write_all(&pattern.bytes(offset, CHUNK)).await?;
+        offset += CHUNK as u64;
+    }
+    stream.shutdown().await?;
+    verified::receive_to_end(&mut stream, answer, len)
+        .await
+        .context("the answer to an upload")?;
+    Ok(())
+}
+
+/// Waits until both nodes have told of each relay that nothing comes from it.
+async fn told(estate: &Estate, gone: Instant) -> Result<()> {
+    for node in ["alpha", "beta"] {
+        loop {
+            let shown = estate.admin(&["node", "show", node, "--json"])?.json()?;
+            let relays = shown
+                .get("relays")
+                .and_then(Value::as_array)
+                .context("no relays")?;
+            if relays.iter().all(|r| {
+                r.get("error")
+                    .and_then(Value::as_str)
+                    .is_some_and(|e| !e.is_empty())
+            }) {
+                break;
+            }
+            ensure!(
+                gone.elapsed() < TOLD_MAX,
+                "well after {:?} without UDP: {shown}",
+                gone.elapsed()
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    println!("told after {:?}", gone.elapsed());
+    Ok(())
+}
+
 /// R-NOD-01, F-06: relays to which TCP passes and UDP does not for a while are reached again as soon as it
 /// does: nobody waits for the silent connection's own probes. No stream is cut, no byte is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,10 +129,15 @@ async fn what_stood_still_without_udp_goes_on_as_soon_as_it_passes() -> Result<(
     let estate = std::sync::Arc::new(Estate::new(2)?);
     let target = Target::start_in(&estate.beta.host, Behaviour::Echo)?;
     estate.build(target.address()).await?;
+    let sink = Target::start_in(&estate.beta.host, UPLOADS)?;
+    let link = ["link", "add", "uploads", "--from", "alpha", "--to", "beta"];
+    let ends = ["--listen", UPLOADS_LISTEN, "--target", sink.address()];
+    estate.admin(&[&link[..], &ends[..]].concat())?.ok()?;
+    estate.state("link", "uploads", "ready").await?;
     estate.until_connected(EVEN_LIMIT).await?;
     let link = estate.listen()?;
     let pings = PingPong::start(estate.alpha.host.run(|| std::net::TcpStream::connect(link))??)?;
-    for (ways, rules) in CUTS {
+    for (ways, rules, load) in CUTS {
         for relay in &estate.relays {
             relay.weather(Weather::clear());
         }
@@ -69,7 +152,12 @@ async fn what_stood_still_without_udp_goes_on_as_soon_as_it_passes() -> Result<(
         let mut bulks = JoinSet::new();
         for seed in 0..BULK {
             let estate = std::sync::Arc::clone(&estate);
-            bulks.spawn(async move { bulk(link, &estate.alpha.host, seed, until).await });
+            bulks.spawn(async move {
+                match load {
+                    Load::Echoes => bulk(link, &estate.alpha.host, seed, until).await,
+                    Load::Uploads => upload(&estate.alpha.host, until).await,
+                }
+            });
         }
         // The windows are full by then.
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -77,7 +165,9 @@ async fn what_stood_still_without_udp_goes_on_as_soon_as_it_passes() -> Result<(
         for relay in &estate.relays {
             relay.host.nft(rules)?;
         }
-        tokio::time::sleep(GONE).await;
+        let gone = Instant::now();
+        told(&estate, gone).await?;
+        tokio::time::sleep_until((gone + GONE).into()).await;
         for relay in &estate.relays {
             relay.host.nft("delete table inet gone")?;
         }

@@ -3,7 +3,7 @@
 use super::plan::ms;
 use super::world::{Timer, Who};
 use fairlead_hop::Frame;
-use fairlead_hop::liveness::{FROZEN_MAX, Received};
+use fairlead_hop::liveness::{FROZEN_MAX, Passed};
 use fairlead_model::{MonoTime, RefusalCode};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -108,6 +108,8 @@ pub(super) struct End {
     received: u64,
     /// Those of them that acknowledged something.
     acks: u64,
+    /// Datagrams sent that ask for an acknowledgement.
+    asking: u64,
     heard: MonoTime,
     keep_alive: Duration,
     asked: MonoTime,
@@ -132,6 +134,7 @@ impl End {
             pipe: Pipe::default(),
             received: 1,
             acks: 0,
+            asking: 0,
             heard: now,
             keep_alive,
             asked: now,
@@ -166,6 +169,7 @@ impl End {
         }
         let asks = asks || !frames.is_empty();
         if asks {
+            self.asking += 1;
             self.asked = now;
             self.again_at.get_or_insert(now.plus(self.again));
         }
@@ -179,11 +183,13 @@ impl End {
         }
     }
 
-    /// What the process has read so far.
-    pub(super) const fn received(&self) -> Received {
-        Received {
-            bytes: self.received,
-            acks: self.acks,
+    /// What has passed so far, as the process knows it.
+    pub(super) const fn passed(&self) -> Passed {
+        Passed {
+            received_bytes: self.received,
+            asking_frames: self.asking,
+            // Each acknowledgement measures another one.
+            rtt: self.rtt.saturating_add(Duration::from_nanos(self.acks & 1)),
         }
     }
 

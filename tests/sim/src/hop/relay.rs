@@ -443,7 +443,7 @@ impl World<'_> {
             return;
         };
         if session.timer.fires(now) {
-            let (received, rtt) = (session.end.received().bytes, session.end.rtt);
+            let (received, rtt) = (session.end.passed().received_bytes, session.end.rtt);
             if mutation == Some(Mutation::PausesCount) {
                 missed.for_each(|at| session.live.datagrams(received, rtt, at));
             }
@@ -471,7 +471,7 @@ impl World<'_> {
                 session.conn = None;
                 session
                     .live
-                    .datagrams(session.end.received().bytes, session.end.rtt, now);
+                    .datagrams(session.end.passed().received_bytes, session.end.rtt, now);
                 session.live.lost(cause, now);
                 self.live_close(id, 1);
                 self.note(format_args!(
@@ -506,7 +506,7 @@ impl World<'_> {
         let before = session.conn.replace(id);
         session
             .live
-            .datagrams(session.end.received().bytes, session.end.rtt, now);
+            .datagrams(session.end.passed().received_bytes, session.end.rtt, now);
         if self.mutation != Some(Mutation::QuicAlone) {
             session.live.bound();
         }

@@ -222,11 +222,11 @@ impl World<'_> {
             return;
         }
         if let Some(live) = &mut session.live {
-            let (received, rtt) = (session.end.received(), session.end.rtt);
+            let passed = session.end.passed();
             if mutation == Some(Mutation::PausesCount) {
-                missed.for_each(|at| live.datagrams(received, rtt, at));
+                missed.for_each(|at| live.datagrams(passed, at));
             }
-            live.datagrams(received, rtt, now);
+            live.datagrams(passed, now);
             live.handle_timeout(now);
             self.settle_node(n, r);
         }
@@ -301,7 +301,7 @@ impl World<'_> {
         match event {
             NodeEvent::Established { relay_boot, .. } => {
                 let session = self.session(n, r).unwrap();
-                session.live = Some(NodeLiveness::new(relay_boot, session.end.received(), now));
+                session.live = Some(NodeLiveness::new(relay_boot, session.end.passed(), now));
                 self.nodes[n].links.get_mut(&r).unwrap().established();
                 self.note(format_args!("node {n}: established at relay {r}"));
             }
@@ -336,7 +336,7 @@ impl World<'_> {
             return;
         };
         let Some(live) = &mut session.live else { return };
-        live.datagrams(session.end.received(), session.end.rtt, now);
+        live.datagrams(session.end.passed(), now);
         let is_attempt = session.attempt == Some(id);
         match input {
             LiveInput::Taken => {
@@ -396,7 +396,7 @@ impl World<'_> {
         let now = self.now;
         let session = self.session(n, r).unwrap();
         let live = session.live.as_mut().unwrap();
-        live.datagrams(session.end.received(), session.end.rtt, now);
+        live.datagrams(session.end.passed(), now);
         input(live, now);
         self.settle_node(n, r);
     }
@@ -413,7 +413,7 @@ impl World<'_> {
         let session = self.session(n, r).unwrap();
         let conn = session.attempt.take();
         let live = session.live.as_mut().unwrap();
-        live.datagrams(session.end.received(), session.end.rtt, now);
+        live.datagrams(session.end.passed(), now);
         live.attempt_failed(failure, now);
         if let Some(conn) = conn {
             self.live_close(conn, 0);
@@ -454,7 +454,7 @@ impl World<'_> {
         let left = self.live_unanswered(id, 0);
         let session = self.session(n, r).unwrap();
         if let Some(live) = &mut session.live {
-            live.datagrams(session.end.received(), session.end.rtt, now);
+            live.datagrams(session.end.passed(), now);
             live.pings(left);
         }
         self.input_at(now.plus(PING_INTERVAL), Who::Node(n), Input::PingTick(id));

@@ -1,5 +1,6 @@
-//! When QUIC was last heard, counted in time that this process has run.
+//! When QUIC was last heard, and by it, counted in time that this process has run.
 
+use super::node::Passed;
 use fairlead_model::MonoTime;
 use std::time::Duration;
 
@@ -21,6 +22,55 @@ pub(super) struct Heard {
     looked: MonoTime,
     /// When this process last went on after a pause.
     resumed: Option<MonoTime>,
+}
+
+/// Whether what this end says arrives.
+///
+/// Not by the number of ACK frames: an end that is not heard any more goes on telling in its own packets what it
+/// heard before. QUIC measures the round trip anew with each acknowledgement of something new (RFC 9002, section
+/// 5.1), which to the nanosecond is another one.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    rtt: Duration,
+    asking_frames: u64,
+    /// Since when something waits for its acknowledgement, later by what this process has not run since.
+    waits: Option<MonoTime>,
+    looked: MonoTime,
+}
+
+impl Arrived {
+    pub(super) const fn new(passed: Passed, now: MonoTime) -> Self {
+        Self {
+            rtt: passed.rtt,
+            asking_frames: passed.asking_frames,
+            waits: None,
+            looked: now,
+        }
+    }
+
+    pub(super) fn look(&mut self, passed: Passed, now: MonoTime) {
+        let paused = pause(self.looked, now);
+        self.looked = now;
+        self.waits = self.waits.map(|at| at.plus(paused));
+        if self.rtt != passed.rtt {
+            (self.rtt, self.waits) = (passed.rtt, None);
+        }
+        if self.asking_frames != passed.asking_frames {
+            self.asking_frames = passed.asking_frames;
+            self.waits.get_or_insert(now);
+        }
+    }
+
+    /// Whether something has waited for its acknowledgement for `limit`.
+    pub(super) fn is_silent(&self, limit: Duration, now: MonoTime) -> bool {
+        self.waits.is_some_and(|at| now.since(at) >= limit)
+    }
+}
+
+/// For how long this process did not run since it looked last; zero if it did.
+fn pause(looked: MonoTime, now: MonoTime) -> Duration {
+    let since = now.since(looked);
+    if since > PAUSE_MAX { since } else { Duration::ZERO }
 }
 
 /// What a look has shown.
@@ -45,8 +95,7 @@ impl Heard {
 
     /// Looks at how much QUIC has received.
     pub(super) fn look(&mut self, received_bytes: u64, now: MonoTime) -> Look {
-        let since = now.since(self.looked);
-        let paused = if since > PAUSE_MAX { since } else { Duration::ZERO };
+        let paused = pause(self.looked, now);
         self.looked = now;
         self.at = self.at.plus(paused);
         if !paused.is_zero() {

@@ -1,7 +1,7 @@
 //! The node's verdict on a relay.
 
 use super::beside::{Beside, LOST_AFTER, Path, Wish};
-use super::heard::Heard;
+use super::heard::{Arrived, Heard};
 use super::message::BindRefusal;
 use super::{AttemptFailure, Death, KEEP_ALIVE, LOOK_EVERY, LostCause, QUIC_SILENCE_MAX, SILENT_TOO};
 use fairlead_model::{MonoTime, ProcessBootId};
@@ -43,7 +43,8 @@ const DOUBT_AFTER_PINGS: u32 = 2;
 pub enum Doubt {
     /// Nothing.
     None,
-    /// It says nothing, although its host may be there: busy or frozen.
+    /// It says nothing, or does not hear this end, although its host may be there: busy, frozen, or UDP does
+    /// not pass.
     Silent,
     /// Its liveness connection was lost and it was not heard of since.
     LivenessLost,
@@ -60,14 +61,15 @@ impl Doubt {
     }
 }
 
-/// What QUIC has received on a session's connection since it stands.
+/// What has passed on the QUIC connection of a session so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Received {
-    /// Bytes of datagrams.
-    pub bytes: u64,
-    /// ACK frames. Keep-alives are acknowledged too, so that a way to the relay that is open brings some each
-    /// second.
-    pub acks: u64,
+pub struct Passed {
+    /// Bytes of datagrams received.
+    pub received_bytes: u64,
+    /// Frames sent that the relay acknowledges, keep-alives among them.
+    pub asking_frames: u64,
+    /// The smoothed round trip.
+    pub rtt: Duration,
 }
 
 /// What the node's loop is to do.
@@ -143,8 +145,7 @@ pub struct NodeLiveness {
     relay_boot: ProcessBootId,
     state: State,
     heard: Heard,
-    /// When QUIC last heard that something of this end has arrived.
-    arrived: Heard,
+    arrived: Arrived,
     beside: Beside,
     rtt: Duration,
     warned: bool,
@@ -155,15 +156,15 @@ impl NodeLiveness {
     /// A session with this run of the relay's worker, which was heard at `now`. The first action
     /// is to connect.
     #[must_use]
-    pub fn new(relay_boot: ProcessBootId, received: Received, now: MonoTime) -> Self {
+    pub fn new(relay_boot: ProcessBootId, passed: Passed, now: MonoTime) -> Self {
         Self {
             relay_boot,
             state: State::OnlyQuic {
                 failures: 0,
                 next: Next::Running,
             },
-            heard: Heard::new(received.bytes, now),
-            arrived: Heard::new(received.acks, now),
+            heard: Heard::new(passed.received_bytes, now),
+            arrived: Arrived::new(passed, now),
             beside: Beside::new(now),
             rtt: Duration::ZERO,
             warned: false,
@@ -179,7 +180,7 @@ impl NodeLiveness {
     /// How much speaks against the relay.
     #[must_use]
     pub fn doubt(&self, now: MonoTime) -> Doubt {
-        let silent = now.since(self.heard.at()) >= DOUBT_AFTER;
+        let silent = now.since(self.heard.at()) >= DOUBT_AFTER || self.arrived.is_silent(DOUBT_AFTER, now);
         let doubted = match self.state {
             State::OnlyQuic { .. } | State::Dead => false,
             State::Held { unanswered } => unanswered >= DOUBT_AFTER_PINGS,
@@ -202,22 +203,21 @@ impl NodeLiveness {
 
     /// Whether the session's datagrams pass, both ways, at a relay that lives.
     fn path(&self, now: MonoTime) -> Path {
-        let ways = [&self.heard, &self.arrived];
         Path {
             alive: match self.state {
                 State::OnlyQuic { .. } => true,
                 State::Held { unanswered } => unanswered < DOUBT_AFTER_PINGS,
                 State::Broken(_) | State::Dead => false,
             },
-            silent: ways.iter().any(|way| way.is_silent(LOST_AFTER, now)),
+            silent: self.heard.is_silent(LOST_AFTER, now) || self.arrived.is_silent(LOST_AFTER, now),
         }
     }
 
-    /// What QUIC has received so far, and its round trip.
-    pub fn datagrams(&mut self, received: Received, rtt: Duration, now: MonoTime) {
-        self.rtt = rtt;
-        let look = self.heard.look(received.bytes, now);
-        self.arrived.look(received.acks, now);
+    /// What has passed by QUIC so far.
+    pub fn datagrams(&mut self, passed: Passed, now: MonoTime) {
+        self.rtt = passed.rtt;
+        let look = self.heard.look(passed.received_bytes, now);
+        self.arrived.look(passed, now);
         if let State::Broken(round) = &mut self.state {
             round.began = round.began.plus(look.paused);
             if look.news {

@@ -2,7 +2,7 @@
 
 use crate::liveness::{
     AttemptFailure, BindRefusal, Death, Doubt, LiveMessage, LostCause, MESSAGE_LEN, NodeAction, NodeLiveness,
-    Received, RelayAction, RelayLiveness,
+    Passed, RelayAction, RelayLiveness,
 };
 use fairlead_model::{MonoTime, ProcessBootId, SessionId};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn ms(ms: u64) -> MonoTime {
 /// A node's machine that is driven as its loop does: time passes up to each input.
 struct Node {
     machine: NodeLiveness,
-    received: Received,
+    passed: Passed,
     at: u64,
     done: Vec<(u64, NodeAction)>,
 }
@@ -27,8 +27,18 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let mut node = Self {
-            machine: NodeLiveness::new(BOOT, Received::default(), ms(0)),
-            received: Received::default(),
+            machine: NodeLiveness::new(
+                BOOT,
+                Passed {
+                    rtt: RTT,
+                    ..Passed::default()
+                },
+                ms(0),
+            ),
+            passed: Passed {
+                rtt: RTT,
+                ..Passed::default()
+            },
             at: 0,
             done: Vec::new(),
         };
@@ -56,7 +66,7 @@ impl Node {
                 break;
             }
             self.at = u64::try_from(due.since(ms(0)).as_millis()).unwrap();
-            self.machine.datagrams(self.received, RTT, due);
+            self.machine.datagrams(self.passed, due);
             self.machine.handle_timeout(due);
             self.drain();
         }
@@ -66,20 +76,26 @@ impl Node {
 
     fn input(&mut self, input: impl FnOnce(&mut NodeLiveness, MonoTime)) -> &mut Self {
         let now = ms(self.at);
-        self.machine.datagrams(self.received, RTT, now);
+        self.machine.datagrams(self.passed, now);
         input(&mut self.machine, now);
         self.drain();
         self
     }
 
     fn datagram(&mut self) -> &mut Self {
-        self.received.bytes += 100;
+        self.passed.received_bytes += 100;
+        self.input(|_, _| ())
+    }
+
+    /// Something is sent that the relay acknowledges.
+    fn asks(&mut self) -> &mut Self {
+        self.passed.asking_frames += 1;
         self.input(|_, _| ())
     }
 
     /// A datagram with an acknowledgement.
     fn acknowledged(&mut self) -> &mut Self {
-        self.received.acks += 1;
+        self.passed.rtt = RTT + (self.passed.rtt.abs_diff(RTT)).abs_diff(Duration::from_nanos(1));
         self.datagram()
     }
 
@@ -229,18 +245,27 @@ fn a_path_that_brings_nothing_is_tried_beside() {
         "the session is over"
     );
 
-    // It is heard, and hears nothing: the way there is cut alone.
+    // It is heard, and hears nothing: the way there is cut alone, however much comes.
     let mut node = Node::held();
-    node.until(1000).acknowledged();
+    node.until(1000).acknowledged().asks();
     for second in 2..7 {
         node.until(second * 1000).datagram();
     }
     assert_eq!(node.beside(), dial(4000));
+    assert_eq!(node.doubt(), Doubt::Silent);
     // Also where it is acknowledged again: what the relay sends may wait for its own probes.
     assert!(node.acknowledged().beside_up());
 
+    // Who asks for nothing waits for no acknowledgement.
+    let mut node = Node::held();
+    for second in 1..9 {
+        node.until(second * 1000).datagram();
+    }
+    assert_eq!((node.beside(), node.doubt()), (vec![], Doubt::None));
+
     // Its own pause is no silence of the relay's (F-06).
     let mut node = Node::held();
+    node.asks();
     node.until(1000).acknowledged();
     node.at = 60_000;
     node.input(|_, _| ()).until(61_000).acknowledged().until(62_000);
@@ -270,7 +295,7 @@ fn a_frozen_relay_keeps_its_session() {
     node.input(|m, _| m.pings(0)).until(20_250);
     assert_eq!(node.beside(), [(20_250, NodeAction::DialBeside)]);
     assert!(!node.acknowledged().beside_up());
-    node.until(21_000).acknowledged();
+    node.until(21_000).acknowledged().asks();
     // The next silence is another one.
     for second in 22..25 {
         node.until(second * 1000).datagram();
