@@ -23,6 +23,11 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a connection that was turned away is news.
 const REFUSAL_NEWS: Duration = Duration::from_secs(10 * 60);
 
+/// Room that the store's disk should have, as a member's folder should.
+const STORE_FREE_MIN: u64 = 64 << 20;
+/// Room with which a commit may fail at any moment: a store grows by more than what is written to it.
+const STORE_FREE_NEEDED: u64 = 4 << 20;
+
 /// What to do where a member refuses its policy.
 const REFUSED_ACTION: &str = "Mostly its disk is full, or the control plane was restored from an old copy: make room, or \
                               see backup and restore in the guide.";
@@ -61,6 +66,7 @@ pub(crate) fn warnings(look: &Look) -> Vec<Warning> {
     let mut found = Found::default();
     // What was refused is known, and no time mends it.
     let is_known = |refused: &str| look.status.uptime >= START || !refused.is_empty();
+    store(look, &mut found);
     older(look, &mut found);
     if look.status.uptime >= START {
         pool(look, &mut found);
@@ -102,6 +108,29 @@ impl Found {
         };
         self.0.push((severity, warning));
     }
+}
+
+/// Little room on the store's disk. What is signed goes on; what is changed has to be written first.
+fn store(look: &Look, found: &mut Found) {
+    let Some(free) = look.status.store_free.filter(|free| *free < STORE_FREE_MIN) else {
+        return;
+    };
+    let object = ("pool", String::new(), "");
+    let action =
+        "Make room on the control plane's host: a change that cannot be written is refused. Links go on.";
+    let (severity, message) = if free < STORE_FREE_NEEDED {
+        (
+            Severity::Critical,
+            "The disk of the control plane's store is full, or nearly so: changes are refused.".to_owned(),
+        )
+    } else {
+        let mib = free >> 20;
+        (
+            Severity::Warning,
+            format!("The disk of the control plane's store has {mib} MiB of room left."),
+        )
+    };
+    found.add(severity, "STORE_DISK_FULL", object, message, action);
 }
 
 fn pool(look: &Look, found: &mut Found) {

@@ -129,6 +129,8 @@ pub(crate) struct Inner {
     pub(crate) last_pulse: Option<WallTime>,
     /// The first entry of the audit log that is not as it was written; 0 while none is known.
     pub(crate) audit_broken: AtomicU64,
+    /// Bytes that may still be written to the store's disk; [`FREE_UNKNOWN`] before they are known.
+    pub(crate) store_free: AtomicU64,
     /// Wakes the reconcile loop: something was observed.
     pub(crate) wake: Notify,
     /// Cancelled when serving ends.
@@ -214,6 +216,7 @@ impl Control {
             epoch,
             last_pulse,
             audit_broken: AtomicU64::new(0),
+            store_free: AtomicU64::new(FREE_UNKNOWN),
             wake: Notify::new(),
             stopping: CancellationToken::new(),
             sessions: TaskTracker::new(),
@@ -306,6 +309,9 @@ impl Begun {
 
 /// Tells a first start from a later one, and marks it before it makes anything: a kill at any instant
 /// leaves either nothing, or the mark, or a store that holds the pool.
+/// In place of free bytes where the disk does not say.
+pub(crate) const FREE_UNKNOWN: u64 = u64::MAX;
+
 fn begun(folder: &ControlFolder) -> Result<Begun, FileError> {
     let mark = folder.begun_path();
     let is_there = |path: &PathBuf| path.try_exists().unwrap_or(true);

@@ -1,5 +1,6 @@
 //! Where the control plane keeps what in its folder.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The control plane's folder.
@@ -35,6 +36,12 @@ impl ControlFolder {
     #[must_use]
     pub fn store_dir(&self) -> PathBuf {
         self.0.join("store")
+    }
+
+    /// Bytes that may still be written to the folder's disk. Blocks.
+    pub(crate) fn free(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(self.store_dir())?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     /// What the running process says of itself.

@@ -10,7 +10,8 @@ mod wanted;
 
 use crate::api::RelayState;
 use crate::audit::AuditNote;
-use crate::control::Inner;
+use crate::control::{FREE_UNKNOWN, Inner};
+use crate::folder::ControlFolder;
 use crate::ledger::{Change, CommitError};
 use crate::observed::RelayObserved;
 use crate::readiness::{self, Facts, Port, Sight, Standing, Worker, capacity, standing};
@@ -21,6 +22,7 @@ use fairlead_host::rng;
 use fairlead_model::{MonoTime, RelayId};
 use fairlead_telemetry::RateLimitedLog;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -31,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is recorded that the control plane is alive. After a crash, an outage is taken to
 /// have begun at the last record (R-POL-08); as short as what counts as an outage.
 const PULSE_EVERY: Duration = readiness::OFFLINE_AFTER;
+/// How often the room on the store's disk is measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// The first pause after the store failed; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause: what waited for room on the disk goes on this soon after there is some.
@@ -58,6 +62,7 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
     let mut reconcile = Reconcile {
         apply: Apply::new(Arc::clone(&inner)),
         inner,
+        measured_at: None,
         pulse_at: None,
         raised_at: None,
         raises: 0,
@@ -106,6 +111,8 @@ pub(crate) async fn run(inner: Arc<Inner>, stop: CancellationToken) -> Result<()
 struct Reconcile {
     inner: Arc<Inner>,
     apply: Apply,
+    /// When the room on the disk was measured.
+    measured_at: Option<MonoTime>,
     pulse_at: Option<MonoTime>,
     /// When members that hold something newer were answered last.
     raised_at: Option<MonoTime>,
@@ -115,6 +122,8 @@ struct Reconcile {
 impl Reconcile {
     /// One look: probes, capacity, pulse, plan.
     async fn look(&mut self, commits: &mut watch::Receiver<u64>) -> Result<(), CommitError> {
+        // First: without room, what follows fails.
+        self.measure().await;
         let changes = self.observe();
         if !changes.is_empty() {
             self.commit_capacity(changes).await?;
@@ -212,6 +221,22 @@ impl Reconcile {
             change.put(key::relay(id), &after);
         }
         turn.commit(change).await
+    }
+
+    /// Asks how much room there is on the store's disk, every few seconds.
+    async fn measure(&mut self) {
+        let now = self.inner.clock.mono();
+        if self.measured_at.is_some_and(|at| now.since(at) < MEASURE_EVERY) {
+            return;
+        }
+        self.measured_at = Some(now);
+        let folder = ControlFolder::new(&self.inner.settings.dir);
+        // A disk that hangs holds no thread that serves.
+        let free = match tokio::task::spawn_blocking(move || folder.free()).await {
+            Ok(Ok(free)) => free,
+            Ok(Err(_)) | Err(_) => FREE_UNKNOWN,
+        };
+        self.inner.store_free.store(free, Ordering::Relaxed);
     }
 
     /// Records that the control plane is alive.

@@ -4,7 +4,7 @@ use crate::api::{
     HeadView, LinkState, NodeState, PolicyView, Ref, RefusedView, RelayState, RelayView, StatusView,
     WorkerView,
 };
-use crate::control::Inner;
+use crate::control::{FREE_UNKNOWN, Inner};
 use crate::observed::{Members, Refused, RelayReport};
 use crate::plan::endpoints_on;
 use crate::publish::Documents;
@@ -17,6 +17,7 @@ use fairlead_model::{LeaseSeq, MonoTime, Name, NodeId, RelayId, WallTime};
 use newer::Signed;
 use report::Report;
 use starting::Carrier;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use unreached::Unreached;
@@ -268,7 +269,9 @@ impl<'a> Viewer<'a> {
             links_ready: count(links_ready.count()),
             links: count(state.links.len()),
             audit_seq: state.audit_head.as_ref().map_or(0, |k| k.record.seq),
-            audit_broken: self.inner.audit_broken.load(std::sync::atomic::Ordering::Relaxed),
+            audit_broken: self.inner.audit_broken.load(Ordering::Relaxed),
+            store_free: Some(self.inner.store_free.load(Ordering::Relaxed))
+                .filter(|free| *free != FREE_UNKNOWN),
         }
     }
 }

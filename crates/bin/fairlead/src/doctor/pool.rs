@@ -79,7 +79,7 @@ pub(crate) async fn check(flags: &Doctor) -> Result<Report, Failure> {
     {
         return Err(unknown(name, &pool).into());
     }
-    control(&mut report, &pool.status);
+    control(&mut report, &pool.status, &pool.warnings);
     if let Some(name) = &flags.name {
         let found = [
             ("relay", relays.len()),
@@ -200,7 +200,7 @@ async fn read(client: &RestClient) -> Result<Pool, RestError> {
     })
 }
 
-fn control(report: &mut Report, status: &json::Status) {
+fn control(report: &mut Report, status: &json::Status, warnings: &[json::Warning]) {
     let mut subject = report.on("control plane");
     subject.ok(
         "reach",
@@ -217,15 +217,27 @@ fn control(report: &mut Report, status: &json::Status) {
             "use the command of the version that the control plane runs",
         );
     }
-    subject.ok(
-        "store",
-        format!(
-            "{} audit entries, policy: {}",
-            status.audit_seq,
-            numbered(status.policy_epoch, status.policy_revision)
-        ),
-    );
+    store(&mut subject, status, warnings);
 }
+
+fn store(subject: &mut Subject<'_>, status: &json::Status, warnings: &[json::Warning]) {
+    let holds = format!(
+        "{} audit entries, policy: {}",
+        status.audit_seq,
+        numbered(status.policy_epoch, status.policy_revision)
+    );
+    match warnings.iter().find(|warning| warning.code == STORE_DISK_FULL) {
+        Some(full) => subject.warning(
+            "store",
+            format!("{holds}; its disk is full, or nearly so"),
+            &full.action,
+        ),
+        None => subject.ok("store", holds),
+    }
+}
+
+/// The warning for which the store is not said to be well.
+const STORE_DISK_FULL: &str = "STORE_DISK_FULL";
 
 /// Why nothing further is tried of a relay that was stopped in order.
 const STOPPED: &str = "the relay was stopped in order: its port, its nodes and its tunnels are not tried";

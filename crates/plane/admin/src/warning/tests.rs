@@ -153,6 +153,7 @@ fn look(relays: Vec<RelayView>, nodes: Vec<NodeView>, links: Vec<LinkView>) -> L
             links: links.len() as u64,
             audit_seq: 1,
             audit_broken: 0,
+            store_free: Some(1 << 30),
         },
         relays,
         nodes,
@@ -172,6 +173,23 @@ fn a_broken_audit_log_is_critical() {
     look.status.audit_broken = 7;
     assert_eq!(lines(&look), ["critical AUDIT_BROKEN "]);
     assert!(warnings(&look)[0].message.contains("entry 7"));
+}
+
+/// R-UI-01: a disk that fills up is told before changes are refused, and when they are.
+#[test]
+fn a_store_without_room_is_told() {
+    let mut look = look(Vec::new(), Vec::new(), Vec::new());
+    for (free, expected) in [
+        (None, None),
+        (Some(64 << 20), None),
+        (Some((64 << 20) - 1), Some("warning STORE_DISK_FULL ")),
+        (Some(4 << 20), Some("warning STORE_DISK_FULL ")),
+        (Some((4 << 20) - 1), Some("critical STORE_DISK_FULL ")),
+        (Some(0), Some("critical STORE_DISK_FULL ")),
+    ] {
+        look.status.store_free = free;
+        assert_eq!(lines(&look), Vec::from_iter(expected), "{free:?}");
+    }
 }
 
 #[test]

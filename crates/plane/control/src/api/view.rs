@@ -478,6 +478,8 @@ pub struct StatusView {
     /// The first audit entry that is not as it was written; 0 while none is known. The log is checked
     /// after each start.
     pub audit_broken: u64,
+    /// Bytes that may still be written to the store's disk; `None` where it is not known.
+    pub store_free: Option<u64>,
 }
 
 /// Everything that is shown, at one instant.

@@ -16,6 +16,11 @@ async fn an_altered_audit_entry_is_said_after_a_start() {
     plane.add_relay("one").await;
     plane.control.watch_audit().await;
     assert_eq!(plane.control.status().await.audit_broken, 0);
+    plane
+        .until("the room on its disk is known", async |c| {
+            c.status().await.store_free.is_some_and(|free| free > 0)
+        })
+        .await;
     let clock = Arc::clone(&plane.clock);
     plane.stop().await;
     let folder = dir.path().join("store");

@@ -281,6 +281,28 @@ fn a_pool_without_a_ready_relay_is_said_of_every_name() {
     assert_eq!(of(None).len(), all.len());
 }
 
+/// A store whose disk is full is not said to be well.
+#[test]
+fn a_full_disk_is_said_of_the_store() {
+    let status = pool(relay(|_| {}), node(|_| {}), link("", &[])).status;
+    let full: json::Warning = serde_json::from_value(json!({
+        "code": "STORE_DISK_FULL", "severity": "critical", "kind": "pool", "id": "", "name": "", "message": "",
+        "action": "Make room.",
+    }))
+    .unwrap();
+    let with = |warnings: &[json::Warning]| one(&checks(|s| store(s, &status, warnings)), "store").clone();
+    assert_eq!(with(&[]).outcome, Outcome::Ok);
+    let found = with(&[full]);
+    assert_eq!(
+        (found.outcome, found.advice.as_str()),
+        (Outcome::Warning, "Make room.")
+    );
+    assert!(
+        found.found.ends_with("its disk is full, or nearly so"),
+        "{found:?}"
+    );
+}
+
 /// What is still on its way after a while is no failure yet.
 #[test]
 fn what_is_on_its_way_is_no_failure() {
