@@ -302,6 +302,14 @@ pub fn read_optional(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileErr
     }
 }
 
+/// Whether nothing at all has this name: what would be made may be made. A link without an end, or a name that
+/// cannot be looked up, is something, which its reader explains.
+#[must_use]
+pub fn is_free(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Makes a folder and those above it; `mode` is set on a folder that this call makes.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ const ID_FILE_LEN_MAX: usize = 256;
 /// The key file cannot be read or made; the other parts are optional.
 pub fn fingerprint(host_key_file: &Path) -> Result<HostFingerprint, FileError> {
     let mut parts = host_parts();
-    if !host_key_file.exists() {
+    if file::is_free(host_key_file) {
         file::remove_stale(file::folder_of(host_key_file));
         let mut key = rng::bytes::<HOST_KEY_LEN>();
         let written = secret::write(host_key_file, &key);

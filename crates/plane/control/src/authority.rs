@@ -372,7 +372,7 @@ fn leaf(spiffe: &str, now: WallTime, not_after: WallTime) -> Result<CertificateP
 fn open_ca(folder: &ControlFolder, now: WallTime) -> Result<(KeyPair, String), AuthorityError> {
     let (key_path, ca_path) = (folder.ca_key_path(), folder.ca_path());
     let have_cert = file::read_optional(&ca_path, FILE_LEN_MAX)?.is_some();
-    if !key_path.exists() {
+    if file::is_free(&key_path) {
         if have_cert {
             return Err(AuthorityError::HalfCa {
                 missing: key_path,
@@ -408,7 +408,7 @@ fn open_signing_key(path: &Path) -> Result<SigningKey, AuthorityError> {
         path: path.to_owned(),
         source,
     };
-    if !path.exists() {
+    if file::is_free(path) {
         let seed = Zeroizing::new(rng::bytes::<32>());
         let pem = SigningKey::from_seed(&seed).to_pkcs8_pem().map_err(fail)?;
         secret::write(path, pem.as_bytes())?;
@@ -426,6 +426,33 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     const NOW: WallTime = WallTime(1_800_000_000_000);
+
+    /// A key that is there and cannot be read is not made anew.
+    #[test]
+    fn a_key_that_cannot_be_read_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = ControlFolder::new(dir.path());
+        drop(Authority::open(&folder, Keys::Make, NOW).unwrap());
+        for path in [
+            folder.policy_key_path(),
+            folder.grant_key_path(),
+            folder.ca_key_path(),
+        ] {
+            let kept = dir.path().join("kept");
+            std::fs::rename(&path, &kept).unwrap();
+            std::os::unix::fs::symlink(&path, &path).unwrap();
+            for keys in [Keys::Have, Keys::Make] {
+                assert!(Authority::open(&folder, keys, NOW).is_err(), "{}", path.display());
+            }
+            assert!(
+                path.symlink_metadata().unwrap().is_symlink(),
+                "{}",
+                path.display()
+            );
+            std::fs::rename(&kept, &path).unwrap();
+        }
+        drop(Authority::open(&folder, Keys::Have, NOW).unwrap());
+    }
 
     #[test]
     fn names_of_a_request_are_ignored_and_keys_are_private() {
