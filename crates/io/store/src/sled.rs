@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// sled's folder inside the store's.
 pub(crate) const FOLDER: &str = "sled";
@@ -24,10 +25,19 @@ const BLOB_FOLDER: &str = "blobs";
 const CACHE_BYTES: u64 = 16 << 20;
 /// sled's own flush period, with which the syncs were proven.
 const FLUSH_EVERY_MS: u64 = 500;
+/// The store's own lock is held by then: sled's is still that of the engine that this process has just closed,
+/// whose threads let it go a moment later.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
 /// One tree holds all, since a batch is atomic within one tree: entries under this byte, …
 const ENTRY: u8 = b'e';
 /// … and the revision under this key.
 const REVISION: &[u8] = b"r";
+
+/// Whether somebody holds sled's lock; it says so in words only.
+fn is_lock(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(io) if io.to_string().contains("could not acquire lock"))
+}
 
 pub(crate) struct SledEngine {
     db: sled::Db,
@@ -49,13 +59,20 @@ impl SledEngine {
     /// Opens or makes the store. A damaged one may panic inside sled: the caller catches that.
     pub(crate) fn open(dir: &Path) -> Result<Self, EngineError> {
         let folder = dir.join(FOLDER);
-        let db = sled::Config::new()
+        let config = sled::Config::new()
             .path(&folder)
             .mode(sled::Mode::LowSpace)
             .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(Some(FLUSH_EVERY_MS))
-            .open()
-            .map_err(error)?;
+            .flush_every_ms(Some(FLUSH_EVERY_MS));
+        let began = Instant::now();
+        let db = loop {
+            match config.open() {
+                Err(held) if is_lock(&held) && began.elapsed() < LOCK_WAIT_MAX => {
+                    std::thread::sleep(LOCK_AGAIN);
+                }
+                opened => break opened.map_err(error)?,
+            }
+        };
         let log = File::open(folder.join(LOG_FILE)).map_err(|e| EngineError::io("sled's log", &e))?;
         let engine = Self {
             db,
@@ -184,5 +201,25 @@ fn error(error: sled::Error) -> EngineError {
         sled::Error::Io(io) => EngineError::io("sled", &io),
         corrupt @ sled::Error::Corruption { .. } => EngineError::damage(format_args!("sled: {corrupt}")),
         other => EngineError::new(format_args!("sled: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine whose threads have not let its lock go yet is waited for; a lock that stays is told of.
+    #[test]
+    fn a_lock_that_is_about_to_go_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(SledEngine::open(dir.path()).unwrap());
+        let held = File::open(dir.path().join(FOLDER).join(LOG_FILE)).unwrap();
+        held.lock().unwrap();
+        let freed = std::thread::spawn(move || {
+            std::thread::sleep(10 * LOCK_AGAIN);
+            drop(held);
+        });
+        drop(SledEngine::open(dir.path()).unwrap());
+        freed.join().unwrap();
     }
 }

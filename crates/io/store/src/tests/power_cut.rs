@@ -85,7 +85,9 @@ fn cut_during_commits(backend: Backend, disk: &Path, acks: u64) -> [u64; WRITERS
     while count < acks {
         let line = lines.next().expect("the writers go on").unwrap();
         let words: Vec<&str> = line.split(' ').collect();
-        let ["ack", writer, n] = words[..] else { continue };
+        let [.., "ack", writer, n] = words[..] else {
+            continue;
+        };
         acked[writer.parse::<usize>().unwrap()] = n.parse().unwrap();
         count += 1;
     }
