@@ -185,8 +185,11 @@ fn show(lines: impl std::io::BufRead) -> Tests {
     let mut tests = Tests::default();
     for line in lines.lines().map_while(Result::ok) {
         eprintln!("{line}");
-        if let Some(count) = summary(&line) {
-            tests += count;
+        match summary(&line) {
+            // nextest shows what a failed test printed, the closing line of its own runner too: its own counts.
+            Some(count) if line.trim_start().starts_with("Summary [") => tests = count,
+            Some(count) => tests += count,
+            None => {}
         }
     }
     tests
@@ -247,5 +250,9 @@ mod tests {
             })
         );
         assert_eq!(summary("        PASS [   0.029s] memory::tests::a_marker"), None);
+        let both = format!("{libtest}\n{nextest}\n");
+        assert_eq!(show(both.as_bytes()), summary(nextest).unwrap());
+        let twice = format!("{libtest}\n{libtest}\n");
+        assert_eq!(show(twice.as_bytes()).passed, 6);
     }
 }
